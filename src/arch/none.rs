@@ -1,0 +1,21 @@
+//! Architectures without a hook: no registers are ever saved.
+
+/// The saved registers of a call; on this architecture there are none.
+#[derive(Debug)]
+pub struct Registers {
+    never: core::convert::Infallible,
+}
+
+impl Registers {
+    /// The `n`th integer argument.
+    #[must_use]
+    pub fn argument(&self, _n: usize) -> Option<usize> {
+        match self.never {}
+    }
+
+    /// The first return register.
+    #[must_use]
+    pub fn return_value(&self) -> usize {
+        match self.never {}
+    }
+}

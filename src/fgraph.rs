@@ -1,0 +1,588 @@
+//! The tracer: callbacks come and go, calls enter and leave.
+//!
+//! Entering and leaving are told here from top to bottom. This module knows
+//! neither bits nor registers: words are [`ret_stack`](crate::ret_stack)'s,
+//! ways of catching a call [`hook`](crate::hook)'s.
+
+use core::marker::PhantomData;
+
+use crate::hook::Registers;
+use crate::platform::{Context, Platform};
+use crate::ret_stack::word::{Record, State, Window};
+use crate::ret_stack::{Found, RetStack, View};
+use crate::sync::{AtomicUsize, Ordering};
+
+mod callback;
+mod dispatch;
+mod rehearse;
+mod table;
+mod task;
+
+pub use callback::{Callback, Cause, Entry, Exit, FrameData, Parent, WordArray};
+use dispatch::Dispatch;
+pub(crate) use rehearse::RehearseError;
+use table::{SLOTS, Table, TakeError};
+use task::{Guards, Returns};
+
+/// A function graph tracer over a platform, with `N` callback slots (1 to 16).
+/// Kernels make one a `static`; several do not disturb each other as long as
+/// each has shadow stacks of its own.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::{Callback, Entry, Exit, Fgraph, Platform, RetStack};
+///
+/// struct Kernel;
+/// static STACK: RetStack = RetStack::new();
+///
+/// // SAFETY: one CPU, one task.
+/// unsafe impl Platform for Kernel {
+///     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> {
+///         Some(f(&STACK))
+///     }
+///     fn clock() -> u64 {
+///         0
+///     }
+/// }
+///
+/// struct Quiet;
+/// impl Callback for Quiet {
+///     type Frame = ();
+///     fn entry(&self, _: Entry<'_, ()>) -> Option<()> {
+///         Some(())
+///     }
+///     fn exit(&self, _: Exit<'_, ()>, (): ()) {}
+/// }
+///
+/// static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+/// static QUIET: Quiet = Quiet;
+///
+/// let id = FGRAPH.register(&QUIET)?;
+/// FGRAPH.unregister(id)?;
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct Fgraph<P, const N: usize = SLOTS> {
+    table: Table,
+    /// Serialises registrations; what it protects is the table's writing side.
+    lock: spin::Mutex<()>,
+    /// Slots that a hook's functions still name; they are not given out.
+    /// Relaxed: it changes and is used under the lock.
+    hooked: AtomicUsize,
+    returns: Returns,
+    platform: PhantomData<fn() -> P>,
+}
+
+/// A registered callback: its slot, and when it got it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CallbackId {
+    slot: usize,
+    epoch: usize,
+}
+
+impl CallbackId {
+    /// The slot: the number of this callback's bit in a set of callbacks.
+    #[must_use]
+    pub const fn slot(self) -> usize {
+        self.slot
+    }
+}
+
+/// Why a callback was not registered. Nothing has changed; trying again may
+/// work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegisterError {
+    /// All slots are taken, or still named by functions that a departed
+    /// callback was enabled for: unregister one, or disable it in the hook.
+    Full,
+    /// The object is registered already.
+    AlreadyRegistered,
+    /// All epochs are used up (2⁴⁶ registrations, or 2³² on a 32-bit target).
+    Exhausted,
+}
+
+/// Why a callback was not unregistered, or not to the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnregisterError {
+    /// It is not registered, or not any more.
+    NotRegistered,
+    /// It is unregistered, and no new call reaches it; but the platform gave
+    /// up waiting for a dispatch that does not end: what the callback uses may
+    /// still be in use.
+    StillRunning,
+}
+
+/// The callback is not registered, or not any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NotRegistered;
+
+impl core::fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Full => "all callback slots are taken; unregister one, or disable it in the hook",
+            Self::AlreadyRegistered => "the callback is registered already",
+            Self::Exhausted => "all registration epochs are used up",
+        })
+    }
+}
+
+impl core::fmt::Display for UnregisterError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::NotRegistered => "the callback is not registered, or not any more",
+            Self::StillRunning => "unregistered, but a dispatch that may use it does not end",
+        })
+    }
+}
+
+impl core::error::Error for RegisterError {}
+impl core::error::Error for UnregisterError {}
+
+/// A call, as a hook caught it.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The address of the function.
+    pub func: usize,
+    /// What the return slot holds.
+    pub ret: usize,
+    /// The address of the return slot; 0 for a scope, which has none.
+    pub slot: usize,
+    /// Whether `ret` is the address of a hook's own stub: a traced function
+    /// tail-called this one.
+    pub tail: bool,
+    /// The registers, where the hook saved them.
+    pub registers: Option<&'a Registers>,
+}
+
+/// Every slot's bit.
+pub(crate) const ALL_CALLBACKS: usize = usize::MAX >> (usize::BITS - SLOTS as u32);
+
+impl<P: Platform, const N: usize> Fgraph<P, N> {
+    /// No callbacks. `N` is checked at compile time.
+    #[must_use]
+    pub const fn new() -> Self {
+        const {
+            assert!(1 <= N && N <= SLOTS, "an Fgraph has 1 to 16 callback slots");
+        }
+        Self {
+            table: Table::new(),
+            lock: spin::Mutex::new(()),
+            hooked: AtomicUsize::new(0),
+            returns: Returns::new(),
+            platform: PhantomData,
+        }
+    }
+
+    /// Registers a callback in the lowest free slot. It takes part in calls
+    /// that begin from then on: scopes and classic hooks at once, on other
+    /// CPUs possibly before this function has returned its id here; patched
+    /// entries when it is enabled for functions. Task context; takes the
+    /// registration lock.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`].
+    pub fn register<C: Callback>(&self, callback: &'static C) -> Result<CallbackId, RegisterError> {
+        let _lock = self.lock();
+        let avoid = self.hooked.load(Ordering::Relaxed);
+        match self.table.take(callback, N, avoid) {
+            Ok((slot, epoch)) => Ok(CallbackId { slot, epoch }),
+            Err(TakeError::Full) => Err(RegisterError::Full),
+            Err(TakeError::Present) => Err(RegisterError::AlreadyRegistered),
+            Err(TakeError::Exhausted) => Err(RegisterError::Exhausted),
+        }
+    }
+
+    /// Unregisters a callback. Calls in flight go on without it: their returns
+    /// skip it, and no later owner of its slot gets them.
+    ///
+    /// When this returns, the platform's [grace period](Platform::synchronize)
+    /// has passed: if the platform has one, the callback is not running
+    /// anywhere and is not called again, except where this is called from the
+    /// callback itself. Task context, or a callback.
+    ///
+    /// # Errors
+    ///
+    /// [`UnregisterError`].
+    pub fn unregister(&self, id: CallbackId) -> Result<(), UnregisterError> {
+        {
+            let _lock = self.lock();
+            if !self.table.vacate(id.slot, id.epoch) {
+                return Err(UnregisterError::NotRegistered);
+            }
+            self.table.clear(id.slot);
+        }
+        if P::synchronize() {
+            Ok(())
+        } else {
+            Err(UnregisterError::StillRunning)
+        }
+    }
+
+    /// Whether the callback is registered.
+    #[must_use]
+    pub fn is_registered(&self, id: CallbackId) -> bool {
+        id.slot < SLOTS && self.table.since(id.slot) == id.epoch
+    }
+
+    /// How many entries this callback missed because a shadow stack was full:
+    /// for the frame, or for its data. Kept until the slot is taken again.
+    #[must_use]
+    pub fn missed(&self, id: CallbackId) -> u32 {
+        self.table.missed(id.slot)
+    }
+
+    /// A hook is about to name this callback's slot in its functions: the slot
+    /// is not given out until [`unhook`](Self::unhook).
+    pub(crate) fn hook(&self, id: CallbackId) -> Result<(), NotRegistered> {
+        let _lock = self.lock();
+        if !self.is_registered(id) {
+            return Err(NotRegistered);
+        }
+        self.hooked.fetch_or(1 << id.slot, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether functions that name the slot of `id` do so for this callback,
+    /// registered or departed, and not for a later owner.
+    pub(crate) fn is_hooked(&self, id: CallbackId) -> bool {
+        let _lock = self.lock();
+        let hooked = self.hooked.load(Ordering::Relaxed) & 1 << id.slot != 0;
+        hooked && (self.is_registered(id) || self.table.is_vacant(id.slot))
+    }
+
+    /// No function names the slot any more.
+    pub(crate) fn unhook(&self, id: CallbackId) {
+        let _lock = self.lock();
+        self.hooked.fetch_and(!(1 << id.slot), Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> spin::MutexGuard<'_, ()> {
+        self.lock.lock()
+    }
+
+    /// A call begins. Returns whether a callback wants its return: then the
+    /// hook must call [`leave`](Self::leave) for the same slot when the call
+    /// ends, and go where that says. Any context, any CPU.
+    ///
+    /// `wanted` is the set of callbacks that follow this function, one bit a
+    /// slot; those that are not registered take no part.
+    ///
+    /// # Safety
+    ///
+    /// `call.slot` is the call's return slot on the running stack, and
+    /// `call.tail` is true exactly when `call.ret` is the address to which the
+    /// calls of this `Fgraph`'s hooks return.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn enter(&self, call: &Call<'_>, wanted: usize) -> bool {
+        let set = wanted & self.table.active();
+        if set == 0 {
+            return false;
+        }
+        P::current(|stack| self.enter_on(stack, call, set).is_some()).unwrap_or(false)
+    }
+
+    /// Returns the position of the frame, if there is one.
+    #[inline(always)]
+    fn enter_on(&self, stack: &RetStack, call: &Call<'_>, set: usize) -> Option<usize> {
+        let view = stack.view()?;
+        let context = P::context();
+        let mut state = stack.state();
+        if state.is_guarded(context as usize) {
+            stack.count_recursion();
+            return None;
+        }
+        // From here on nothing that runs is traced.
+        stack.set_state(state.guarded(context as usize));
+        // Before any slot is read: an owner that comes later takes no part.
+        let epoch = self.table.epoch();
+        if call.slot != 0 && !state.has_claim() && view.top_is_suspect(state, call.slot) {
+            state = self.end_dead(view, call, state, context);
+        }
+        let record = Record {
+            func: call.func,
+            ret: call.ret,
+            slot: call.slot,
+            epoch,
+        };
+        let near = record.is_near(Window::code(), stack.window());
+        let room = self.table.data_words();
+        let Some(claim) = view.claim(state, context as usize, near, room) else {
+            self.overrun(stack, set);
+            stack.set_state(state);
+            return None;
+        };
+        let mut entering = Entering {
+            dispatch: Dispatch {
+                view,
+                table: &self.table,
+                record,
+                registers: call.registers,
+                context,
+                cause: Cause::Returned,
+                below: state.top(),
+                data: claim.index + 1,
+                claim: Some(claim),
+                refused: 0,
+                pending: 0,
+            },
+            set,
+        };
+        self.table.begin_entry(&mut entering.dispatch, set);
+        let Entering { ref dispatch, .. } = entering;
+        let accepted = set & !dispatch.refused;
+        if accepted == 0 {
+            claim.cancel();
+        } else {
+            claim.commit(&dispatch.record, accepted, dispatch.data);
+        }
+        core::mem::forget(entering);
+        (accepted != 0).then_some(claim.index)
+    }
+
+    #[cold]
+    fn overrun(&self, stack: &RetStack, set: usize) {
+        stack.count_overrun();
+        for slot in (0..SLOTS).filter(|slot| set & (1 << slot) != 0) {
+            self.table.count_missed(slot);
+        }
+    }
+
+    /// A call ends: it runs the exits of the callbacks that wanted its return
+    /// and returns the address to go to. Frames that lie above its own were
+    /// jumped over: they end first, as unwound.
+    ///
+    /// The return slot gets the address before the frame is gone, so that an
+    /// interrupt's unwinder finds it in the one or in the other.
+    ///
+    /// If no frame is found, here or on the stack that the platform names as
+    /// the slot's [owner](Platform::owner), the loss is counted and
+    /// [`Platform::lost_return`] decides; `None` if it has no answer.
+    ///
+    /// # Safety
+    ///
+    /// [`enter`](Self::enter) returned true for this slot, and the call has
+    /// ended: nothing of its stack frame is in use, and the slot may be
+    /// written.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn leave(&self, slot: usize, registers: Option<&Registers>) -> Option<usize> {
+        // SAFETY: the caller's.
+        let leave = |stack: &RetStack| unsafe { self.leave_on(stack, slot, registers) };
+        match P::current(leave).flatten() {
+            Some(ret) => Some(ret),
+            // SAFETY: the caller's.
+            None => unsafe { self.leave_elsewhere(slot, registers) },
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`leave`](Self::leave), but for a slot without a frame.
+    #[inline(always)]
+    unsafe fn leave_on(
+        &self,
+        stack: &RetStack,
+        slot: usize,
+        registers: Option<&Registers>,
+    ) -> Option<usize> {
+        let view = stack.view()?;
+        let context = P::context();
+        let mut state = stack.state();
+        if state.is_guarded(context as usize) {
+            // No call enters while this context is inside a callback, so this
+            // one is older: the callback was left by a jump.
+            view.find_slot(state, slot)?;
+            stack.count_stray();
+            state = state.abandoned(context as usize);
+        }
+        // From here on nothing that runs is traced.
+        stack.set_state(state.guarded(context as usize));
+        let mut found = view.frame_below(state.top());
+        if found.is_none_or(|found| found.record.slot != slot) {
+            (state, found) =
+                self.end_above(view, state, context, |found| found.record.slot == slot);
+        }
+        let Some(found) = found else {
+            stack.set_state(state);
+            return None;
+        };
+        // SAFETY: the caller's: the slot may be written.
+        unsafe { put_back(&found) };
+        self.end(view, state, &found, context, Cause::Returned, registers);
+        Some(found.record.ret)
+    }
+
+    /// # Safety
+    ///
+    /// As for [`leave`](Self::leave).
+    #[cold]
+    #[inline(never)]
+    unsafe fn leave_elsewhere(&self, slot: usize, registers: Option<&Registers>) -> Option<usize> {
+        let leave = |stack: &RetStack| {
+            stack.count_stray();
+            // SAFETY: the caller's.
+            unsafe { self.leave_on(stack, slot, registers) }
+        };
+        if let Some(ret) = P::owner(slot, leave).flatten() {
+            return Some(ret);
+        }
+        let _ = P::current(RetStack::count_stray);
+        P::lost_return(slot)
+    }
+
+    /// Ends the newest frame: runs its exits, then takes it off the stack. The
+    /// guards are afterwards those of `state`.
+    #[inline(always)]
+    fn end(
+        &self,
+        view: View<'_>,
+        state: State,
+        found: &Found,
+        context: Context,
+        cause: Cause,
+        registers: Option<&Registers>,
+    ) {
+        let after = view.state_below(found, state);
+        // The frame is off the stack, and its words stay claimed until the
+        // last exit: it can not be ended twice, whatever interrupts.
+        let ending = after.claimed(found.end).guarded(context as usize);
+        view.stack().set_state(ending);
+        let mut leaving = Leaving {
+            dispatch: Dispatch {
+                view,
+                table: &self.table,
+                record: found.record,
+                registers,
+                context,
+                cause,
+                below: found.start,
+                data: found.end,
+                claim: None,
+                refused: 0,
+                pending: 0,
+            },
+            after,
+        };
+        self.table.begin_exit(&mut leaving.dispatch, found.set);
+        view.stack().set_state(leaving.after);
+        core::mem::forget(leaving);
+    }
+
+    /// Looks for the newest frame that `is` the wanted one, and ends those above
+    /// it as unwound, newest first. Returns it, now the newest, and the state
+    /// with `before`'s guards; `None`, and ends none, if there is no such frame.
+    #[cold]
+    #[inline(never)]
+    fn end_above(
+        &self,
+        view: View<'_>,
+        before: State,
+        context: Context,
+        is: impl Fn(&Found) -> bool,
+    ) -> (State, Option<Found>) {
+        let stack = view.stack();
+        if !view.founds(before.top()).any(|found| is(&found)) {
+            return (before, None);
+        }
+        self.end_unwound(view, before, context, |found| !is(found));
+        let state = stack.state().with_guards_of(before);
+        (state, view.frame_below(state.top()))
+    }
+
+    /// A call enters on a slot that says that frames on the stack may be
+    /// dead. Ends those that are; returns the state with `before`'s guards.
+    #[cold]
+    #[inline(never)]
+    fn end_dead(&self, view: View<'_>, call: &Call<'_>, before: State, context: Context) -> State {
+        if let Some(oldest) = view.oldest_dead(before, call.slot, call.tail) {
+            self.end_unwound(view, before, context, |found| found.index >= oldest);
+        }
+        view.stack().state().with_guards_of(before)
+    }
+
+    /// Ends the newest frames as unwound, as long as they are `dead`, with the
+    /// context's guard held; if a callback unwinds, the guards are `before`'s.
+    fn end_unwound(
+        &self,
+        view: View<'_>,
+        before: State,
+        context: Context,
+        dead: impl Fn(&Found) -> bool,
+    ) {
+        let stack = view.stack();
+        let guards = Guards { stack, before };
+        while let Some(frame) = view.frame_below(stack.state().top())
+            && dead(&frame)
+        {
+            stack.count_unwound();
+            let state = stack.state().guarded(context as usize);
+            self.end(view, state, &frame, context, Cause::Unwound, None);
+        }
+        core::mem::forget(guards);
+    }
+}
+
+/// Gives a return slot its address back.
+///
+/// # Safety
+///
+/// The frame's slot is a live return slot on the running stack, or one whose
+/// call has just ended.
+#[inline(always)]
+unsafe fn put_back(found: &Found) {
+    // SAFETY: the caller's; hooks refuse slots that are null or not aligned.
+    unsafe { (found.record.slot as *mut usize).write_volatile(found.record.ret) };
+}
+
+/// An entry under way. Dropped only if a callback unwinds: the callbacks that
+/// had accepted get their exit, and the call goes on untraced.
+struct Entering<'a> {
+    dispatch: Dispatch<'a>,
+    set: usize,
+}
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        let Self { dispatch, set } = self;
+        let accepted = *set & !dispatch.refused & !dispatch.pending;
+        let Some(claim) = dispatch.claim.take() else {
+            return;
+        };
+        dispatch.cause = Cause::Unwound;
+        dispatch.table.begin_exit(dispatch, accepted);
+        claim.cancel();
+    }
+}
+
+/// An exit under way. Dropped only if a callback unwinds: the others get
+/// their exit, and the frame is gone.
+struct Leaving<'a> {
+    dispatch: Dispatch<'a>,
+    after: State,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let Self { dispatch, after } = self;
+        let pending = core::mem::take(&mut dispatch.pending) >> 1;
+        dispatch.table.begin_exit(dispatch, pending);
+        dispatch.view.stack().set_state(*after);
+    }
+}
+
+impl<P: Platform, const N: usize> Default for Fgraph<P, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P, const N: usize> core::fmt::Debug for Fgraph<P, N> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Fgraph")
+            .field("active", &format_args!("{:#06x}", self.table.active()))
+            .field("epoch", &self.table.epoch())
+            .finish_non_exhaustive()
+    }
+}

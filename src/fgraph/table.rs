@@ -1,0 +1,293 @@
+//! The table of callbacks: who holds which slot since when, as other CPUs see
+//! it while it changes.
+//!
+//! # Epochs
+//!
+//! Each registration takes the next *epoch*, for ever greater than all before.
+//! A call notes the epoch when it begins and keeps it in its frame; a slot's
+//! owner takes part in a call if it was registered at or before that epoch:
+//!
+//! ```text
+//! since ≤ epoch of the frame   the owner was there when the call began
+//! since > epoch of the frame   a later owner, or (since = MAX) none
+//! ```
+//!
+//! Epochs only grow and are never truncated (see [`MAX_EPOCH`]), so a later
+//! owner can not be taken for the former one, however often the slot changed
+//! hands while the call slept.
+//!
+//! # Reading a slot as one
+//!
+//! A slot is four words: two functions, an object, and `since`. A writer sets
+//! `since` to MAX before it changes the others, and to the new epoch after. A
+//! reader takes function and object first and `since` last: if it is at or
+//! below the reader's epoch, the slot did not change from before the reader's
+//! epoch until that read, and what was read belongs together.
+//!
+//! This file does not know the shadow stack.
+
+use core::ptr;
+
+use super::dispatch::{Dispatch, EntryThunk, ExitThunk, Thunks};
+use crate::Callback;
+use crate::ret_stack::word::MAX_EPOCH;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, count, fence};
+
+/// The number of callback slots that a frame's set has room for.
+pub(crate) const SLOTS: usize = 16;
+
+/// No owner.
+const NEVER: usize = usize::MAX;
+
+/// The slots, as arrays of one field each: a dispatch steps through them by
+/// the set's bits, with no multiplication. The entry functions have one more
+/// place at their end and the exit functions one at their start, which end a
+/// dispatch.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// The slots that have an owner, one bit each. Stored with release after
+    /// the slot itself; loaded relaxed, because the owner's `since` decides.
+    active: AtomicUsize,
+    /// The newest epoch. Stored with release after the owner of that epoch
+    /// is in its slot; loaded with acquire before any slot is read, so that
+    /// an owner at or below the epoch is seen whole.
+    epoch: AtomicUsize,
+    /// The data words that all owners together may keep in one frame, their
+    /// index words included. An upper bound: relaxed, as a callback that finds
+    /// no room is counted, not lost.
+    data_words: AtomicUsize,
+    entry: [AtomicPtr<()>; SLOTS + 1],
+    exit: [AtomicPtr<()>; SLOTS + 1],
+    object: [AtomicPtr<()>; SLOTS],
+    since: [AtomicUsize; SLOTS],
+    /// Each owner's part of `data_words`. Under the table's lock.
+    words: [AtomicUsize; SLOTS],
+    /// Entries that a callback did not see, or saw without its return being
+    /// recorded, because a stack was full.
+    missed: [AtomicU32; SLOTS],
+}
+
+impl Table {
+    pub(crate) const fn new() -> Self {
+        let this = Self {
+            active: AtomicUsize::new(0),
+            epoch: AtomicUsize::new(0),
+            data_words: AtomicUsize::new(0),
+            entry: [const { AtomicPtr::new(Thunks::VACANT_ENTRY as *mut ()) }; SLOTS + 1],
+            exit: [const { AtomicPtr::new(Thunks::VACANT_EXIT as *mut ()) }; SLOTS + 1],
+            object: [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS],
+            since: [const { AtomicUsize::new(NEVER) }; SLOTS],
+            words: [const { AtomicUsize::new(0) }; SLOTS],
+            missed: [const { AtomicU32::new(0) }; SLOTS],
+        };
+        this.with_ends()
+    }
+
+    const fn with_ends(mut self) -> Self {
+        self.entry[SLOTS] = AtomicPtr::new(Thunks::END_ENTRY as *mut ());
+        self.exit[0] = AtomicPtr::new(Thunks::END_EXIT as *mut ());
+        self
+    }
+
+    #[inline(always)]
+    pub(crate) fn active(&self) -> usize {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn epoch(&self) -> usize {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    pub(crate) fn data_words(&self) -> usize {
+        self.data_words.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn since(&self, slot: usize) -> usize {
+        self.since[slot].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_vacant(&self, slot: usize) -> bool {
+        self.since
+            .get(slot)
+            .is_some_and(|since| since.load(Ordering::Relaxed) == NEVER)
+    }
+
+    /// Lets dispatches visit a vacant slot, whose functions refuse.
+    pub(crate) fn visit_vacant(&self, slot: usize, visit: bool) {
+        if visit {
+            self.active.fetch_or(1 << slot, Ordering::Relaxed);
+        } else {
+            self.active.fetch_and(!(1 << slot), Ordering::Relaxed);
+        }
+    }
+
+    /// The function that continues an entry at `at`, a slot or the end.
+    ///
+    /// # Safety
+    ///
+    /// `at <= SLOTS`.
+    #[inline(always)]
+    pub(crate) unsafe fn entry(&self, at: usize) -> EntryThunk {
+        // SAFETY: in bounds, by the caller.
+        let thunk = unsafe { self.entry.get_unchecked(at) }.load(Ordering::Relaxed);
+        // SAFETY: nothing but an `EntryThunk` is ever stored in `entry`.
+        unsafe { core::mem::transmute::<*mut (), EntryThunk>(thunk) }
+    }
+
+    /// The function that continues an exit at `at`: 0 is the end, `slot + 1`
+    /// a slot.
+    ///
+    /// # Safety
+    ///
+    /// `at <= SLOTS`.
+    #[inline(always)]
+    pub(crate) unsafe fn exit(&self, at: usize) -> ExitThunk {
+        // SAFETY: in bounds, by the caller.
+        let thunk = unsafe { self.exit.get_unchecked(at) }.load(Ordering::Relaxed);
+        // SAFETY: nothing but an `ExitThunk` is ever stored in `exit`.
+        unsafe { core::mem::transmute::<*mut (), ExitThunk>(thunk) }
+    }
+
+    /// The object of `slot`, if its owner was there at `epoch`.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the function that the slot of this `C` holds, was read
+    /// from the slot, and `epoch` was read from this table (now or when the
+    /// frame was made) before that. `slot < SLOTS`.
+    #[inline(always)]
+    pub(crate) unsafe fn owner<C: Callback>(
+        &self,
+        slot: usize,
+        epoch: usize,
+    ) -> Option<&'static C> {
+        // SAFETY: in bounds, by the caller.
+        let (object, since) = unsafe {
+            (
+                self.object.get_unchecked(slot),
+                self.since.get_unchecked(slot),
+            )
+        };
+        let object = object.load(Ordering::Relaxed);
+        // Orders the reads of function and object before that of `since`;
+        // pairs with the release fence in `vacate`.
+        fence(Ordering::Acquire);
+        if since.load(Ordering::Relaxed) > epoch {
+            return None;
+        }
+        // SAFETY: `since` is at or below an epoch that was current before the
+        // function was read, so the slot has not changed since: the object is
+        // the one that was stored with this function, a `&'static C`.
+        Some(unsafe { &*object.cast::<C>() })
+    }
+
+    /// The slot of a callback, if it has one. The function is compared with
+    /// the object, because objects of different types, or of no size, may
+    /// share an address. With the table's lock held.
+    fn find<C: Callback>(&self, object: *mut ()) -> Option<usize> {
+        let entry = Thunks::entry::<C> as EntryThunk as *mut ();
+        (0..SLOTS).find(|&slot| {
+            self.since(slot) != NEVER
+                && self.object[slot].load(Ordering::Relaxed) == object
+                && self.entry[slot].load(Ordering::Relaxed) == entry
+        })
+    }
+
+    /// Puts a callback into a free slot that is not in `avoid`. With the
+    /// table's lock held.
+    pub(crate) fn take<C: Callback>(
+        &self,
+        callback: &'static C,
+        slots: usize,
+        avoid: usize,
+    ) -> Result<(usize, usize), TakeError> {
+        let object = ptr::from_ref(callback).cast_mut().cast::<()>();
+        if self.find::<C>(object).is_some() {
+            return Err(TakeError::Present);
+        }
+        let free = |&slot: &usize| self.since(slot) == NEVER && avoid & (1 << slot) == 0;
+        let slot = (0..slots).find(free).ok_or(TakeError::Full)?;
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        if epoch >= MAX_EPOCH {
+            return Err(TakeError::Exhausted);
+        }
+        let epoch = epoch + 1;
+        self.missed[slot].store(0, Ordering::Relaxed);
+        self.entry[slot].store(
+            Thunks::entry::<C> as EntryThunk as *mut (),
+            Ordering::Relaxed,
+        );
+        self.exit[slot + 1].store(Thunks::exit::<C> as ExitThunk as *mut (), Ordering::Relaxed);
+        self.object[slot].store(object, Ordering::Relaxed);
+        let words = Thunks::data_words::<C>();
+        self.words[slot].store(words, Ordering::Relaxed);
+        self.data_words.fetch_add(words, Ordering::Relaxed);
+        // Release pairs with the acquire fence in `owner`: who reads this
+        // `since` has read this object or will find it changed.
+        self.since[slot].store(epoch, Ordering::Release);
+        // Release pairs with the acquire in `epoch`: who reads this epoch
+        // finds the slot whole.
+        self.epoch.store(epoch, Ordering::Release);
+        self.active.fetch_or(1 << slot, Ordering::Release);
+        Ok((slot, epoch))
+    }
+
+    /// Frees the slot of the owner that came at `epoch`; false if it has left
+    /// already. With the table's lock held.
+    pub(crate) fn vacate(&self, slot: usize, epoch: usize) -> bool {
+        if slot >= SLOTS || self.since(slot) != epoch {
+            return false;
+        }
+        self.active.fetch_and(!(1 << slot), Ordering::Relaxed);
+        self.since[slot].store(NEVER, Ordering::Relaxed);
+        // Orders the end of `since` before the change of the rest; pairs with
+        // the acquire fence in `owner`.
+        fence(Ordering::Release);
+        true
+    }
+
+    /// Takes the departed callback's functions out of its slot. With the
+    /// table's lock held, after `vacate`.
+    pub(crate) fn clear(&self, slot: usize) {
+        self.entry[slot].store(Thunks::VACANT_ENTRY as *mut (), Ordering::Relaxed);
+        self.exit[slot + 1].store(Thunks::VACANT_EXIT as *mut (), Ordering::Relaxed);
+        self.object[slot].store(ptr::null_mut(), Ordering::Relaxed);
+        let words = self.words[slot].load(Ordering::Relaxed);
+        self.data_words.fetch_sub(words, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_missed(&self, slot: usize) {
+        if let Some(missed) = self.missed.get(slot) {
+            count(missed, 1);
+        }
+    }
+
+    pub(crate) fn missed(&self, slot: usize) -> u32 {
+        self.missed
+            .get(slot)
+            .map_or(0, |m| m.load(Ordering::Relaxed))
+    }
+
+    /// Begins an entry: calls the callbacks of `set`, in slot order.
+    #[inline(always)]
+    pub(crate) fn begin_entry(&self, dispatch: &mut Dispatch<'_>, set: usize) {
+        Thunks::next_entry(dispatch, self, set | 1 << SLOTS);
+    }
+
+    /// Begins an exit: calls the callbacks of `set`, in reverse slot order.
+    #[inline(always)]
+    pub(crate) fn begin_exit(&self, dispatch: &mut Dispatch<'_>, set: usize) {
+        Thunks::next_exit(dispatch, self, set << 1 | 1);
+    }
+}
+
+/// Why a callback got no slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TakeError {
+    Present,
+    Full,
+    Exhausted,
+}

@@ -1,0 +1,305 @@
+//! A task's life as the tracer sees it: switched, ended, restored, walked.
+//!
+//! What a kernel calls outside of any traced call's entry and return.
+
+use core::ptr::NonNull;
+
+use super::{Cause, Fgraph, put_back};
+use crate::fgraph::ALL_CALLBACKS;
+use crate::ret_stack::word::State;
+use crate::ret_stack::{DetachError, Found, RetStack};
+use crate::sync::{AtomicUsize, Ordering};
+use crate::{Context, Platform};
+
+/// The addresses to which hooked calls return while their slots are replaced:
+/// one for each kind of hook. Zero while a kind is not in use. Relaxed: each is
+/// set to one value for good, before the first call is hooked.
+#[derive(Debug)]
+pub(super) struct Returns {
+    patched: AtomicUsize,
+    classic: AtomicUsize,
+}
+
+impl Returns {
+    pub(super) const fn new() -> Self {
+        Self {
+            patched: AtomicUsize::new(0),
+            classic: AtomicUsize::new(0),
+        }
+    }
+
+    #[inline(always)]
+    fn hold(&self, address: usize) -> bool {
+        // Not `||`: a rehearsal must see all of it run.
+        (address != 0)
+            & ((address == self.patched.load(Ordering::Relaxed))
+                | (address == self.classic.load(Ordering::Relaxed)))
+    }
+}
+
+impl<P: Platform, const N: usize> Fgraph<P, N> {
+    /// Says where patched calls return to.
+    pub(crate) fn set_patched_return(&self, address: usize) {
+        self.returns.patched.store(address, Ordering::Relaxed);
+    }
+
+    /// Says where calls of the classic hooks return to.
+    pub(crate) fn set_classic_return(&self, address: usize) {
+        if self.returns.classic.load(Ordering::Relaxed) != address {
+            self.returns.classic.store(address, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a return slot that holds `address` is hooked.
+    #[inline(always)]
+    pub(crate) fn is_hooked_return(&self, address: usize) -> bool {
+        self.returns.hold(address)
+    }
+
+    /// The scheduler leaves `prev` and goes on with `next`, on this CPU: the
+    /// time that a task is switched out is added up in its
+    /// [`slept`](RetStack::slept), so that tracers can leave it out. Called by
+    /// the scheduler, with interrupts off.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::{Fgraph, Platform, RetStack};
+    /// # static STACK: RetStack = RetStack::new();
+    /// # static OTHER: RetStack = RetStack::new();
+    /// # struct Kernel;
+    /// # // SAFETY: one CPU, one task.
+    /// # unsafe impl Platform for Kernel {
+    /// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
+    /// #     fn clock() -> u64 { 0 }
+    /// # }
+    /// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+    /// FGRAPH.switch(Some(&STACK), Some(&OTHER));
+    /// ```
+    pub fn switch(&self, prev: Option<&RetStack>, next: Option<&RetStack>) {
+        let now = P::clock();
+        if let Some(prev) = prev {
+            prev.switched_out(now);
+        }
+        if let Some(next) = next {
+            next.switched_in(now);
+        }
+    }
+
+    /// Ends a task: its calls in flight end with [`Cause::TaskExit`], newest
+    /// first, and its words are unreachable before they are given back. Called
+    /// by the task itself, in the function that never returns, or for a task
+    /// that will not run again. The tracer is quiet on this CPU meanwhile.
+    ///
+    /// The words are those that were [attached](RetStack::attach).
+    ///
+    /// # Errors
+    ///
+    /// [`DetachError::Detached`] if there are none; [`DetachError::InUse`], and
+    /// nothing has changed, if this is called from a callback of the task's
+    /// own.
+    ///
+    /// # Safety
+    ///
+    /// The task does not run on another CPU, and no call that is in flight on
+    /// `stack` will return. Nobody walks the stack, or the words stay valid
+    /// memory until no walk is under way.
+    pub unsafe fn exit_task(&self, stack: &RetStack) -> Result<NonNull<[usize]>, DetachError> {
+        let context = P::context();
+        let running = P::current(|current| core::ptr::eq(current, stack)).unwrap_or(false);
+        if running && stack.state().is_guarded(context as usize) {
+            return Err(DetachError::InUse);
+        }
+        let view = stack.view().ok_or(DetachError::Detached)?;
+        let end = || {
+            // An interrupt from here on finds every context inside the tracer.
+            let mut state = stack.state();
+            if state.has_claim() {
+                // It was killed inside an entry: what that had claimed is void.
+                stack.count_stray();
+            }
+            state = state.at(state.top(), state.top()).all_guarded();
+            stack.set_state(state);
+            while let Some(frame) = view.frame_below(stack.state().top()) {
+                let state = stack.state();
+                self.end(view, state, &frame, context, Cause::TaskExit, None);
+            }
+            stack.give_back()
+        };
+        // Another task's exits run under this task's guard too.
+        match self.quietly(end) {
+            Some(words) => words,
+            None => Err(DetachError::InUse),
+        }
+    }
+
+    /// Gives the return slots of the running task's hooked calls their true
+    /// addresses back; the frames end as [unwound](Cause::Unwound). From then
+    /// on an ordinary unwinder works: for panics, oopses and debuggers. Calls
+    /// that begin later are traced again. Returns how many frames ended.
+    ///
+    /// Any context. From an interrupt or a callback, which may have come in the
+    /// middle of an entry, the slots are restored and the frames stay, to end
+    /// as unwound by the next event that proves them gone.
+    ///
+    /// # Safety
+    ///
+    /// The running task's stack memory from its oldest traced call's return
+    /// slot on is mapped: no stack with frames on it was freed.
+    pub unsafe fn restore(&self) -> usize {
+        P::current(|stack| {
+            let Some(view) = stack.view() else {
+                return 0;
+            };
+            // Newest first: of a run of tail calls on one slot the oldest has
+            // the caller.
+            let mut top = stack.state().top();
+            while let Some(frame) = view.frame_below(top) {
+                let slot = frame.record.slot as *mut usize;
+                // SAFETY: mapped, by the caller; a slot that holds no hook's
+                // address is not, or no longer, one of ours.
+                unsafe {
+                    if !slot.is_null() && self.returns.hold(slot.read_volatile()) {
+                        put_back(&frame);
+                    }
+                }
+                top = frame.start;
+            }
+            // An interrupt may have come between a call's frame and its slot.
+            // Only a task is not in the middle of anything.
+            let state = stack.state();
+            let Context::Task = P::context() else {
+                return 0;
+            };
+            if state.is_guarded(Context::Task as usize) {
+                return 0;
+            }
+            let ended = stack.depth();
+            stack.set_state(state.guarded(Context::Task as usize));
+            self.end_unwound(view, state, Context::Task, |_| true);
+            stack.set_state(stack.state().with_guards_of(state));
+            ended
+        })
+        .unwrap_or(0)
+    }
+
+    /// The true return address of a call, for unwinders: `seen` is what the
+    /// unwinder read at the address `slot` of the real stack of the task that
+    /// owns `stack`. Returns `seen` unless a hook has replaced it. Any
+    /// context, any CPU, any task; a walk down to the frame, the newest being
+    /// the nearest.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::{Fgraph, Platform, RetStack};
+    /// # static STACK: RetStack = RetStack::new();
+    /// # struct Kernel;
+    /// # // SAFETY: one CPU, one task.
+    /// # unsafe impl Platform for Kernel {
+    /// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
+    /// #     fn clock() -> u64 { 0 }
+    /// # }
+    /// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+    /// // An address that no hook has put there is returned as it is.
+    /// assert_eq!(FGRAPH.real_return(&STACK, 0x7000_0008, 0x40_1000), 0x40_1000);
+    /// ```
+    #[must_use]
+    pub fn real_return(&self, stack: &RetStack, slot: usize, seen: usize) -> usize {
+        if !self.returns.hold(seen) {
+            return seen;
+        }
+        // In a run of tail calls the newer ones were returned to the hook.
+        let caller = stack
+            .frames()
+            .filter(|frame| frame.slot == slot)
+            .find(|frame| !self.returns.hold(frame.ret));
+        caller.map_or(seen, |frame| frame.ret)
+    }
+
+    /// Runs `f` with every context of the running task inside the tracer, so
+    /// that nothing it calls is traced; `None`, and `f` is not run, if this
+    /// context already is.
+    pub(crate) fn quietly<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        let context = P::context();
+        let mut f = Some(f);
+        let quiet = |stack: &RetStack| {
+            let before = stack.state();
+            if stack.view().is_some() && before.is_guarded(context as usize) {
+                return None;
+            }
+            stack.set_state(before.all_guarded());
+            let _guards = Guards { stack, before };
+            f.take().map(|f| f())
+        };
+        match P::current(quiet) {
+            Some(result) => result,
+            // No stack, so nothing is traced.
+            None => f.take().map(|f| f()),
+        }
+    }
+
+    /// Enters a scope; returns the place of its frame if its end is wanted.
+    #[inline]
+    pub(crate) fn enter_scope(&self, func: usize, caller: usize) -> Option<usize> {
+        let set = ALL_CALLBACKS & self.table.active();
+        if set == 0 {
+            return None;
+        }
+        let call = super::Call {
+            func,
+            ret: caller,
+            slot: 0,
+            tail: false,
+            registers: None,
+        };
+        P::current(|stack| self.enter_on(stack, &call, set)).flatten()
+    }
+
+    /// Leaves the scope of `func` whose frame is at `index`, if it has not
+    /// ended before.
+    #[inline]
+    pub(crate) fn leave_scope(&self, func: usize, index: usize) {
+        let leave = |stack: &RetStack| {
+            let view = stack.view()?;
+            let context = P::context();
+            let state = stack.state();
+            if state.is_guarded(context as usize) {
+                // A callback holds a scope of the function that it was called
+                // for: the next event of that function ends the frame.
+                stack.count_stray();
+                return None;
+            }
+            stack.set_state(state.guarded(context as usize));
+            let is = |found: &Found| {
+                found.index == index && found.record.slot == 0 && found.record.func == func
+            };
+            let mut state = state;
+            let mut found = view.frame_below(state.top());
+            if !found.as_ref().is_some_and(is) {
+                (state, found) = self.end_above(view, state, context, is);
+            }
+            let Some(found) = found else {
+                // It ended with the traced function that enclosed it.
+                stack.set_state(state);
+                return None;
+            };
+            self.end(view, state, &found, context, Cause::Returned, None);
+            Some(())
+        };
+        let _ = P::current(leave);
+    }
+}
+
+/// Puts guards back, also when what ran under them panics.
+pub(super) struct Guards<'a> {
+    pub(super) stack: &'a RetStack,
+    pub(super) before: State,
+}
+
+impl Drop for Guards<'_> {
+    fn drop(&mut self) {
+        self.stack
+            .set_state(self.stack.state().with_guards_of(self.before));
+    }
+}

@@ -1,0 +1,44 @@
+//! The ways in: how calls are caught and handed to a tracer.
+//!
+//! A hook knows registers and code; it does not know words or slots.
+//!
+//! | hook | needs | sees |
+//! | --- | --- | --- |
+//! | [`scope`] | nothing | what is annotated |
+//! | [`patch`] | `-Zpatchable-function-entry` | every function, chosen one by one at run time |
+
+use crate::{Fgraph, Platform};
+
+pub use crate::arch::Registers;
+
+#[cfg(target_arch = "x86_64")]
+pub mod patch;
+pub mod scope;
+
+/// A platform's one tracer for the hooks that have no argument to tell it by:
+/// those that the compiler calls, or that are entered by a jump.
+///
+/// # Example
+///
+/// ```
+/// # use fgraph::{Fgraph, Platform, RetStack};
+/// # static STACK: RetStack = RetStack::new();
+/// # struct Kernel;
+/// # // SAFETY: one CPU, one task.
+/// # unsafe impl Platform for Kernel {
+/// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
+/// #     fn clock() -> u64 { 0 }
+/// # }
+/// static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+///
+/// impl fgraph::hook::Global for Kernel {
+///     fn fgraph() -> &'static Fgraph<Self> {
+///         &FGRAPH
+///     }
+/// }
+/// ```
+pub trait Global<const N: usize = 16>: Platform + Sized {
+    /// The tracer: always the same. Runs before the recursion guard is set, as
+    /// all of [`Platform`] does.
+    fn fgraph() -> &'static Fgraph<Self, N>;
+}

@@ -1,0 +1,555 @@
+//! Patched entries with call-through: the hook for code that is compiled with
+//! `-Zpatchable-function-entry`.
+//!
+//! Every function carries its own set of callbacks in the padding before it,
+//! so what one callback follows is no business of another's, and a function
+//! that nobody follows costs its NOP alone. How an entry looks is
+//! [`arch`](crate::arch)'s; this file decides which are written, and keeps
+//! those out that must never be hooked.
+//!
+//! # What is never hooked
+//!
+//! - Functions that return from an interrupt: the word at their "return slot"
+//!   is the interrupted instruction or an error code.
+//! - The tracer's own path from the entry to its recursion guard, and from the
+//!   guard to the return. It is not known by name, since generic code lands in
+//!   the kernel's crate and a debug build calls dozens of helpers of `core`:
+//!   it is *learnt*. [`Patch::init`] hooks every function with a stub that
+//!   only marks it, walks the tracer through its paths, and whatever ran is
+//!   excluded, the platform's functions with it. What runs behind the guard is
+//!   harmless.
+//! - What the kernel [excludes](Patch::exclude).
+
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::ptr;
+
+use super::Global;
+use crate::Platform;
+use crate::arch::{self, Registers, entry};
+use crate::fgraph::{Call, CallbackId, NotRegistered, RehearseError};
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
+
+/// How a kernel lets its text be written.
+///
+/// # Safety
+///
+/// While [`patch_text`](PatchText::patch_text) runs its argument, text is
+/// writable at its own addresses, no other CPU executes patchable code, and no
+/// interrupt on this CPU does. When it returns, all CPUs execute what was
+/// written.
+pub unsafe trait PatchText: Platform {
+    /// Runs `f` with text writable and everybody else kept out of it. Task
+    /// context. The tracer is quiet on this CPU meanwhile.
+    fn patch_text<R>(f: impl FnOnce() -> R) -> R;
+}
+
+/// Why functions were not enabled or disabled. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PatchError {
+    /// [`Patch::init`] was not called, or found no function.
+    NotInitialised,
+    /// [`Patch::init`] was called before.
+    Initialised,
+    /// The callback is not registered, or not any more.
+    NotRegistered,
+    /// The running task is inside the tracer: call it outside of a callback.
+    InCallback,
+    /// All callback slots are taken, and [`Patch::init`] needs a free one:
+    /// unregister one, or call it earlier.
+    NoSlot,
+    /// The running task has no shadow stack, or one that is full: attach
+    /// words before [`Patch::init`].
+    NoStack,
+}
+
+impl From<NotRegistered> for PatchError {
+    fn from(_: NotRegistered) -> Self {
+        Self::NotRegistered
+    }
+}
+
+impl From<RehearseError> for PatchError {
+    fn from(error: RehearseError) -> Self {
+        match error {
+            RehearseError::NoSlot => Self::NoSlot,
+            RehearseError::NoStack => Self::NoStack,
+        }
+    }
+}
+
+impl core::fmt::Display for PatchError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::NotInitialised => "the table of patchable functions is empty; call init first",
+            Self::Initialised => "the table of patchable functions is set already",
+            Self::NotRegistered => "the callback is not registered, or not any more",
+            Self::InCallback => "a callback can not patch; do it outside of the tracer",
+            Self::NoSlot => "all callback slots are taken; init needs a free one",
+            Self::NoStack => "the running task has no shadow stack with room; attach words first",
+        })
+    }
+}
+
+impl core::error::Error for PatchError {}
+
+/// What [`Patch::init`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Functions {
+    /// Functions that can be hooked.
+    pub patchable: usize,
+    /// Functions of the tracer's own path, the platform's among them.
+    pub own: usize,
+    /// Functions that return from an interrupt.
+    pub interrupt: usize,
+    /// Listed addresses that are no entry of the expected shape.
+    pub foreign: usize,
+}
+
+/// The table of patchable functions of the running image, and who follows
+/// which. A `static`, beside the [`Fgraph`](crate::Fgraph).
+///
+/// # Example
+///
+/// ```no_run
+/// # use fgraph::{Fgraph, Platform, RetStack, Callback, Entry, Exit};
+/// # use fgraph::hook::{Global, patch::{Patch, PatchText}};
+/// # static STACK: RetStack = RetStack::new();
+/// # struct Kernel;
+/// # // SAFETY: one CPU, one task.
+/// # unsafe impl Platform for Kernel {
+/// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
+/// #     fn clock() -> u64 { 0 }
+/// # }
+/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+/// # impl Global for Kernel { fn fgraph() -> &'static Fgraph<Self> { &FGRAPH } }
+/// # // SAFETY: nothing runs beside it.
+/// # unsafe impl PatchText for Kernel { fn patch_text<R>(f: impl FnOnce() -> R) -> R { f() } }
+/// # struct Quiet;
+/// # impl Callback for Quiet {
+/// #     type Frame = ();
+/// #     fn entry(&self, _: Entry<'_, ()>) -> Option<()> { Some(()) }
+/// #     fn exit(&self, _: Exit<'_, ()>, (): ()) {}
+/// # }
+/// # static QUIET: Quiet = Quiet;
+/// static PATCH: Patch<Kernel> = Patch::new();
+///
+/// // SAFETY: this image's own table.
+/// unsafe { PATCH.init(fgraph::patchable_functions!())? };
+/// let id = FGRAPH.register(&QUIET)?;
+/// PATCH.enable(id, |func| (0xffff_8000_0010_0000..0xffff_8000_0020_0000).contains(&func))?;
+/// // …
+/// PATCH.disable(id, |_| true)?;
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Patch<B, const N: usize = 16> {
+    /// The listed addresses. Null before `init`; release and acquire carry
+    /// what `init` wrote into the paddings.
+    listed: AtomicPtr<usize>,
+    len: AtomicUsize,
+    binding: PhantomData<fn() -> B>,
+}
+
+/// The addresses that this image's section of patchable entries lists, for
+/// [`Patch::init`]. Expands to the linker's symbols, so it belongs into the
+/// crate that is linked; an image without one patchable function does not
+/// have them and fails to link.
+#[macro_export]
+macro_rules! patchable_functions {
+    () => {{
+        unsafe extern "C" {
+            static __start___patchable_function_entries: [usize; 0];
+            static __stop___patchable_function_entries: [usize; 0];
+        }
+        let start = (&raw const __start___patchable_function_entries).cast::<usize>();
+        let stop = (&raw const __stop___patchable_function_entries).cast::<usize>();
+        let len = (stop as usize - start as usize) / ::core::mem::size_of::<usize>();
+        // SAFETY: the linker puts the symbols around a section of addresses,
+        // which nobody writes.
+        unsafe { ::core::slice::from_raw_parts(start, len) }
+    }};
+}
+
+impl<B: Global<N> + PatchText, const N: usize> Patch<B, N> {
+    /// An empty table.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            listed: AtomicPtr::new(ptr::null_mut()),
+            len: AtomicUsize::new(0),
+            binding: PhantomData,
+        }
+    }
+
+    /// Takes the table of patchable functions, and finds out which of them
+    /// must never be hooked. Once, in a task, before anything is enabled.
+    ///
+    /// # Errors
+    ///
+    /// [`PatchError::Initialised`], [`PatchError::InCallback`],
+    /// [`PatchError::NoSlot`], [`PatchError::NoStack`]; the text is as before,
+    /// except that functions may be excluded already.
+    ///
+    /// # Safety
+    ///
+    /// `listed` is what [`patchable_functions!`](crate::patchable_functions)
+    /// gives for the running image: each address is that of a padding, or of
+    /// no patchable function and at least readable for 24 bytes. No other
+    /// `Patch` has been given the same functions.
+    pub unsafe fn init(&self, listed: &'static [usize]) -> Result<Functions, PatchError> {
+        let tracer = B::fgraph();
+        tracer
+            .quietly(|| {
+                if !self.listed.load(Ordering::Acquire).is_null() {
+                    return Err(PatchError::Initialised);
+                }
+                let found = B::patch_text(|| {
+                    let mut found = Functions::default();
+                    // SAFETY: the listed functions are this image's, and text
+                    // is writable.
+                    unsafe {
+                        find(listed, &mut found);
+                        learn::<B, N>(listed, &mut found)
+                    }
+                    .map(|()| found)
+                })?;
+                tracer.set_patched_return(arch::stub_return::<B, N>());
+                self.len.store(listed.len(), Ordering::Relaxed);
+                self.listed
+                    .store(listed.as_ptr().cast_mut(), Ordering::Release);
+                Ok(found)
+            })
+            .unwrap_or(Err(PatchError::InCallback))
+    }
+
+    /// Excludes functions for good: they are turned off and never hooked.
+    /// Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// [`PatchError::NotInitialised`], [`PatchError::InCallback`].
+    pub fn exclude(&self, mut which: impl FnMut(usize) -> bool) -> Result<usize, PatchError> {
+        self.patch(|func| {
+            // SAFETY: `patch` calls this for functions of the table with text
+            // writable.
+            unsafe {
+                if entry::padding(func) == entry::Padding::Excluded || !which(func) {
+                    return false;
+                }
+                if entry::padding(func) == entry::Padding::Ready {
+                    entry::turn_off(func);
+                    entry::store_set(func, 0);
+                }
+                entry::exclude(func);
+            }
+            true
+        })
+    }
+
+    /// Lets a callback follow the functions whose address `which` accepts.
+    /// Returns how many it now follows in addition; 0, and traces none, if
+    /// `which` accepts none. Task context.
+    ///
+    /// `which` is asked once for each function that can be hooked, in the
+    /// table's order, while other CPUs are held out: it should be quick.
+    ///
+    /// # Errors
+    ///
+    /// [`PatchError`].
+    pub fn enable(
+        &self,
+        id: CallbackId,
+        mut which: impl FnMut(usize) -> bool,
+    ) -> Result<usize, PatchError> {
+        let bit = 1 << id.slot();
+        let stub = arch::stub::<B, N>();
+        let tracer = B::fgraph();
+        // The slot stays this callback's while functions name it.
+        tracer.hook(id)?;
+        let mut follows = false;
+        let on = self.patch(|func| {
+            // SAFETY: as in `exclude`; the padding is made ready before a set
+            // is stored or the entry turned on.
+            unsafe {
+                let set = match entry::padding(func) {
+                    entry::Padding::Ready => entry::set(func),
+                    entry::Padding::Fresh => 0,
+                    _ => return false,
+                };
+                if set & bit != 0 {
+                    follows = true;
+                    return false;
+                }
+                if !which(func) {
+                    return false;
+                }
+                if entry::padding(func) == entry::Padding::Fresh && !entry::make_ready(func, stub) {
+                    return false;
+                }
+                entry::store_set(func, set | bit);
+                entry::turn_on(func);
+            }
+            follows = true;
+            true
+        });
+        if !follows {
+            tracer.unhook(id);
+        }
+        on
+    }
+
+    /// Lets a callback no longer follow the functions whose address `which`
+    /// accepts. Returns how many it followed. Calls in flight still return to
+    /// it. Task context.
+    ///
+    /// A callback that was unregistered while it followed functions keeps its
+    /// slot from being given out until it is disabled for all of them.
+    ///
+    /// # Errors
+    ///
+    /// [`PatchError::NotInitialised`], [`PatchError::InCallback`].
+    pub fn disable(
+        &self,
+        id: CallbackId,
+        mut which: impl FnMut(usize) -> bool,
+    ) -> Result<usize, PatchError> {
+        let bit = 1 << id.slot();
+        let mut left = 0;
+        if !B::fgraph().is_hooked(id) {
+            return Ok(0);
+        }
+        let off = self.patch(|func| {
+            // SAFETY: as in `exclude`; sets are read of ready paddings only.
+            unsafe {
+                if entry::padding(func) != entry::Padding::Ready {
+                    return false;
+                }
+                let set = entry::set(func);
+                if set & bit == 0 {
+                    return false;
+                }
+                if !which(func) {
+                    left += 1;
+                    return false;
+                }
+                entry::store_set(func, set & !bit);
+                if set == bit {
+                    entry::turn_off(func);
+                }
+            }
+            true
+        })?;
+        if left == 0 {
+            B::fgraph().unhook(id);
+        }
+        Ok(off)
+    }
+
+    /// The functions that can be hooked, by address.
+    pub fn functions(&self) -> impl Iterator<Item = usize> + '_ {
+        self.table()
+            .iter()
+            .map(|&listed| entry::func(listed))
+            // SAFETY: the table is this image's.
+            .filter(|&func| unsafe {
+                matches!(
+                    entry::padding(func),
+                    entry::Padding::Fresh | entry::Padding::Ready
+                )
+            })
+    }
+
+    /// The functions that a callback follows, by address.
+    pub fn enabled(&self, id: CallbackId) -> impl Iterator<Item = usize> + '_ {
+        let bit = 1 << id.slot();
+        self.table()
+            .iter()
+            .map(|&listed| entry::func(listed))
+            // SAFETY: the table is this image's.
+            .filter(move |&func| unsafe {
+                entry::padding(func) == entry::Padding::Ready && entry::set(func) & bit != 0
+            })
+    }
+
+    fn table(&self) -> &'static [usize] {
+        let listed = self.listed.load(Ordering::Acquire);
+        if listed.is_null() {
+            return &[];
+        }
+        // SAFETY: `init` stored pointer and length of a `&'static [usize]`,
+        // the length before the pointer.
+        unsafe { core::slice::from_raw_parts(listed, self.len.load(Ordering::Relaxed)) }
+    }
+
+    /// Runs `each` for every function of the table, with text writable, and
+    /// counts how often it says true.
+    fn patch(&self, mut each: impl FnMut(usize) -> bool) -> Result<usize, PatchError> {
+        let table = self.table();
+        if table.is_empty() {
+            return Err(PatchError::NotInitialised);
+        }
+        B::fgraph()
+            .quietly(|| {
+                B::patch_text(|| {
+                    table
+                        .iter()
+                        .filter(|&&listed| each(entry::func(listed)))
+                        .count()
+                })
+            })
+            .ok_or(PatchError::InCallback)
+    }
+}
+
+impl<B: Global<N> + PatchText, const N: usize> Default for Patch<B, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How far a function is searched whose end the table does not tell.
+const PAGE: usize = 4096;
+
+/// Tells the functions apart, and excludes those that return from interrupts.
+///
+/// # Safety
+///
+/// `listed` is this image's table, and text is writable.
+unsafe fn find(listed: &[usize], found: &mut Functions) {
+    for (i, &address) in listed.iter().enumerate() {
+        let func = entry::func(address);
+        // The next function ends this one, or the page does.
+        let page = PAGE - func % PAGE;
+        let next = listed.get(i + 1).and_then(|next| next.checked_sub(func));
+        let len = next.filter(|&next| next < 1 << 20).unwrap_or(page);
+        // SAFETY: listed, so text up to the next listed one or the page's end.
+        unsafe {
+            if address == 0 || entry::padding(func) != entry::Padding::Fresh {
+                found.foreign += 1;
+            } else if entry::returns_from_interrupt(func, len) {
+                entry::exclude(func);
+                found.interrupt += 1;
+            } else {
+                found.patchable += 1;
+            }
+        }
+    }
+}
+
+/// Excludes the functions that the tracer runs outside of its guard.
+///
+/// # Safety
+///
+/// As for [`find`].
+unsafe fn learn<B: Global<N> + PatchText, const N: usize>(
+    listed: &[usize],
+    found: &mut Functions,
+) -> Result<(), RehearseError> {
+    let stub = arch::learn_stub();
+    let fresh = |&&address: &&usize| {
+        // SAFETY: listed.
+        address != 0 && unsafe { entry::padding(entry::func(address)) } == entry::Padding::Fresh
+    };
+    for &address in listed.iter().filter(fresh) {
+        let func = entry::func(address);
+        // SAFETY: listed, and text is writable. A stub out of reach leaves
+        // the function off, and `enable` will leave it so too.
+        unsafe {
+            if entry::make_ready(func, stub) {
+                entry::turn_on(func);
+            }
+        }
+    }
+    let ready = |&&address: &&usize| {
+        // SAFETY: listed.
+        address != 0 && unsafe { entry::padding(entry::func(address)) } == entry::Padding::Ready
+    };
+    // What has run so far, this loop's own helpers, is forgotten.
+    for &address in listed.iter().filter(ready) {
+        // SAFETY: listed, ready, and text is writable.
+        unsafe { entry::store_set(entry::func(address), 0) };
+    }
+    let rehearsed = walk_through::<B, N>();
+    for &address in listed.iter().filter(ready) {
+        let func = entry::func(address);
+        // SAFETY: as above. A function is turned off before its padding
+        // changes, and the mark is read before either.
+        unsafe {
+            let ran = entry::set(func) != 0;
+            entry::turn_off(func);
+            entry::make_fresh(func);
+            if ran {
+                entry::exclude(func);
+                found.own += 1;
+                found.patchable -= 1;
+            }
+        }
+    }
+    rehearsed
+}
+
+/// Runs what a stub runs, on every path that lies outside of the guard.
+#[inline(never)]
+fn walk_through<B: Global<N> + PatchText, const N: usize>() -> Result<(), RehearseError> {
+    /// A padding with a set, for the function of a made-up call.
+    #[repr(C, align(16))]
+    struct Padding([u16; entry::PADDING / 2]);
+    let registers = MaybeUninit::<Registers>::zeroed();
+    B::fgraph().rehearse(
+        |set, slot| {
+            let padding = Padding([set; entry::PADDING / 2]);
+            let func = (&raw const padding.0 as usize).wrapping_add(entry::PADDING);
+            // SAFETY: slot and registers are readable, and the set before
+            // `func` is. No callback takes part, so no frame is left behind
+            // and nobody is to leave.
+            unsafe { enter::<B, N>(registers.as_ptr(), slot, func, 0) }
+        },
+        // SAFETY: the rehearsal has put a frame there for `slot`.
+        |slot| unsafe { leave::<B, N>(registers.as_ptr(), slot) },
+    )
+}
+
+/// The stub's entry: whether somebody wants the return of `func`.
+///
+/// # Safety
+///
+/// Called by the stub: `slot` is the return slot on the running stack,
+/// `registers` are its saved registers, the padding of `func` is ready, and
+/// `back` is the address to which the stub's calls return.
+pub(crate) unsafe extern "C" fn enter<B: Global<N>, const N: usize>(
+    registers: *const Registers,
+    slot: *const usize,
+    func: usize,
+    back: usize,
+) -> bool {
+    if slot.is_null() || !slot.is_aligned() {
+        return false;
+    }
+    // SAFETY: the stub's contract.
+    unsafe {
+        let ret = slot.read();
+        let call = Call {
+            func,
+            ret,
+            slot: slot as usize,
+            tail: (ret == back) | B::fgraph().is_hooked_return(ret),
+            registers: registers.as_ref(),
+        };
+        B::fgraph().enter(&call, entry::set(func))
+    }
+}
+
+/// The stub's return: where to go.
+///
+/// # Safety
+///
+/// Called by the stub, after an [`enter`] for the same slot that said true.
+pub(crate) unsafe extern "C" fn leave<B: Global<N>, const N: usize>(
+    registers: *const Registers,
+    slot: *const usize,
+) -> usize {
+    // SAFETY: the stub's contract.
+    let ret = unsafe { B::fgraph().leave(slot as usize, registers.as_ref()) };
+    ret.unwrap_or_else(arch::lost)
+}

@@ -1,0 +1,132 @@
+//! What a kernel supplies: the one trait that it implements.
+//!
+//! This file states the contract. It decides nothing.
+
+use crate::RetStack;
+
+/// What kind of code is running. Each context has a recursion guard of its
+/// own, so that an interrupt inside a callback is still traced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Context {
+    /// A task, preemptible or not.
+    Task = 0,
+    /// A soft interrupt, bottom half or deferred call, run on top of a task.
+    SoftInterrupt = 1,
+    /// A hardware interrupt or an exception handler that may interrupt both.
+    Interrupt = 2,
+    /// A non-maskable interrupt.
+    Nmi = 3,
+}
+
+/// The kernel under the tracer.
+///
+/// Every function here runs in the tracer's hottest path, in any context (task,
+/// interrupt, NMI), on any CPU, and possibly before the recursion guard is set.
+/// It must not sleep, take a lock that an interrupted owner may hold, or
+/// allocate.
+///
+/// # Safety
+///
+/// - [`current`](Platform::current) hands out the shadow stack of the task that
+///   runs on this CPU, interrupts and NMIs included: two CPUs never get the
+///   same one at the same time. The place where it changes to the next task's
+///   must not lie between a traced function's entry and its return, unless
+///   [`owner`](Platform::owner) finds the stack that was left.
+/// - [`context`](Platform::context) tells nested contexts of one task apart: an
+///   interrupt that arrives while a context runs reports a higher one, or the
+///   interrupted one is not inside the tracer.
+/// - [`synchronize`](Platform::synchronize), where it is overridden, returns
+///   only when its promise holds.
+///
+/// # Example
+///
+/// A kernel with one CPU and one task:
+///
+/// ```
+/// use fgraph::{Platform, RetStack};
+///
+/// static STACK: RetStack = RetStack::new();
+///
+/// struct Kernel;
+///
+/// // SAFETY: there is one task on one CPU, and its stack is `STACK`.
+/// unsafe impl Platform for Kernel {
+///     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> {
+///         Some(f(&STACK))
+///     }
+///     fn clock() -> u64 {
+///         0
+///     }
+/// }
+/// ```
+pub unsafe trait Platform: 'static {
+    /// Runs `f` on the running task's shadow stack; `None` where there is
+    /// none (early boot, idle): the call is then not traced.
+    fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R>;
+
+    /// The time in ticks. It should not go backwards on one CPU; where it
+    /// does, durations saturate at zero and are counted.
+    fn clock() -> u64;
+
+    /// The number of the running CPU, from 0. Tracers use it to pick a
+    /// per-CPU buffer; a number that has no buffer is counted, not followed.
+    #[inline]
+    fn cpu() -> usize {
+        0
+    }
+
+    /// The running context. Default: always a task, for platforms that trace
+    /// no interrupts.
+    #[inline]
+    fn context() -> Context {
+        Context::Task
+    }
+
+    /// A number by which a person knows the running task. Default: 0.
+    #[inline]
+    fn task() -> usize {
+        0
+    }
+
+    /// The grace period: returns when every dispatch (entry or return) that
+    /// was running on any CPU when it was called has ended, other than one of
+    /// the caller's own. Called from
+    /// [`unregister`](crate::Fgraph::unregister), in task context or in a
+    /// callback. False: it gave up, because a callback does not return.
+    ///
+    /// A dispatch is running while its task's stack
+    /// [is inside the tracer](RetStack::is_inside), which other CPUs see at
+    /// the latest after each CPU has passed a full barrier: an inter-processor
+    /// interrupt, or any trap. So a kernel sends one to all CPUs, and then waits
+    /// until it has seen every task outside once.
+    ///
+    /// Default: true at once. A callback may then still be running on another
+    /// CPU, or be called once more by a dispatch that had begun, when
+    /// `unregister` returns; frames and return addresses are right either way.
+    #[inline]
+    fn synchronize() -> bool {
+        true
+    }
+
+    /// Runs `f` on the shadow stack of the task whose real stack holds
+    /// `slot`, where that is not the running task's. Asked only when a return
+    /// finds no frame on the running task's shadow stack: a traced function
+    /// that changed which task is current. Default: knows none.
+    #[inline]
+    fn owner<R>(slot: usize, f: impl FnOnce(&RetStack) -> R) -> Option<R> {
+        let _ = (slot, f);
+        None
+    }
+
+    /// A return found its frame nowhere: the place where the call came from is
+    /// lost, by a broken contract or damaged memory. Returns the address to go
+    /// to instead, for a platform that can end the task there; `None` (the
+    /// default) stops with an invalid-instruction trap. Called after the loss
+    /// was counted.
+    #[inline]
+    fn lost_return(slot: usize) -> Option<usize> {
+        let _ = slot;
+        None
+    }
+}

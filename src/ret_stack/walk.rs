@@ -1,0 +1,156 @@
+//! Reading a shadow stack without owning it: from any CPU, in any context,
+//! while its task runs. Nothing here writes.
+//!
+//! A walk is bounded by the stack's words: each step goes strictly down. What
+//! it reads of a task that runs elsewhere may be stale, which
+//! [`Frames::is_stale`] tells; it is never out of bounds.
+
+use super::{Found, RetStack, State, View};
+
+/// One traced call in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// The function that was entered.
+    pub func: usize,
+    /// What the return slot held: the caller's return address, or the address
+    /// of a hook's stub where the function was tail-called by a traced one.
+    pub ret: usize,
+    /// The address of the return slot on the real stack; 0 for a scope.
+    pub slot: usize,
+    /// The callbacks that want the return, one bit each.
+    pub callbacks: u16,
+}
+
+/// The frames of a shadow stack, newest first.
+#[derive(Clone)]
+pub struct Frames<'a> {
+    stack: &'a RetStack,
+    view: Option<View<'a>>,
+    begun: State,
+    top: usize,
+}
+
+impl core::fmt::Debug for Frames<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries(self.clone()).finish()
+    }
+}
+
+impl Frames<'_> {
+    /// Whether the stack has changed since the walk began, so that what the
+    /// walk saw may be stale. Always false for a walk of one's own stack.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        let now = self.stack.state();
+        (now.top(), now.reserved()) != (self.begun.top(), self.begun.reserved())
+    }
+}
+
+impl Iterator for Frames<'_> {
+    type Item = Frame;
+
+    fn next(&mut self) -> Option<Frame> {
+        let found = self.view?.frame_below(self.top)?;
+        self.top = found.start;
+        Some(Frame {
+            func: found.record.func,
+            ret: found.record.ret,
+            slot: found.record.slot,
+            callbacks: found.set as u16,
+        })
+    }
+}
+
+impl RetStack {
+    /// The traced calls in flight, newest first.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # let stack = fgraph::RetStack::new();
+    /// for frame in stack.frames() {
+    ///     println!("{:#x} called from {:#x}", frame.func, frame.ret);
+    /// }
+    /// ```
+    #[must_use]
+    pub fn frames(&self) -> Frames<'_> {
+        let begun = self.state();
+        Frames {
+            stack: self,
+            view: self.view(),
+            begun,
+            top: begun.top(),
+        }
+    }
+
+    /// How many traced calls are in flight: a walk.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.frames().count()
+    }
+}
+
+/// The searches by which an owner finds out which of its frames are dead. They
+/// read only.
+impl View<'_> {
+    /// The frames from `top` down.
+    pub(crate) fn founds(&self, mut top: usize) -> impl Iterator<Item = Found> + '_ {
+        core::iter::from_fn(move || {
+            let found = self.frame_below(top)?;
+            top = found.start;
+            Some(found)
+        })
+    }
+
+    /// Whether a call that enters on `slot` makes it doubtful that the newest
+    /// frame is alive: calls on one stack have ever lower slots.
+    #[inline(always)]
+    pub(crate) fn top_is_suspect(&self, state: State, slot: usize) -> bool {
+        match self.frame_below(state.top()) {
+            Some(found) if found.record.slot == 0 => self.is_suspect_below(found.start, slot),
+            Some(found) => found.record.slot <= slot,
+            None => false,
+        }
+    }
+
+    /// A scope has no slot: the first frame below it that has one decides.
+    #[cold]
+    #[inline(never)]
+    fn is_suspect_below(&self, top: usize, slot: usize) -> bool {
+        self.founds(top)
+            .find(|found| found.record.slot != 0)
+            .is_some_and(|found| found.record.slot <= slot)
+    }
+
+    /// The position of the oldest frame that is proven dead by a call that
+    /// enters on `slot`; all above it are dead too. Two proofs are accepted:
+    ///
+    /// - a frame on the same slot, unless the call is a tail call from it: a
+    ///   live frame's slot holds a stub's address, and this one holds another;
+    /// - a frame on a lower slot of the same real stack, where the stack's
+    ///   bounds are known.
+    ///
+    /// Slots on different stacks are not compared.
+    pub(crate) fn oldest_dead(&self, state: State, slot: usize, tail: bool) -> Option<usize> {
+        let stack = self.stack();
+        let mut oldest = None;
+        for found in self.founds(state.top()) {
+            let other = found.record.slot;
+            if other == slot && tail {
+                break;
+            }
+            let below = other < slot && stack.owns(slot) && stack.owns(other);
+            if other == slot || below {
+                oldest = Some(found.index);
+            }
+        }
+        oldest
+    }
+
+    /// The newest frame on `slot`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn find_slot(&self, state: State, slot: usize) -> Option<Found> {
+        self.founds(state.top()).find(|f| f.record.slot == slot)
+    }
+}

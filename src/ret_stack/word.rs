@@ -1,0 +1,512 @@
+//! The packed words: every bit that the crate stores, and nothing else.
+//!
+//! This file owns shifts and masks. It knows no array, no callback and no
+//! platform; the rest of the crate hands it values and gets words back.
+//!
+//! A frame on a 64-bit target, oldest word first:
+//!
+//! ```text
+//! near   record     func:32 │ ret:32              offsets in the code window
+//!        index      kind:2 │ set:16 │ epoch:17 │ slot:29
+//! wide   func       whole                         any address
+//!        ret        whole
+//!        slot       whole
+//!        index      kind:2 │ set:16 │ epoch:46
+//! data   n words, then
+//!        data index kind:2 │ words:4 │ callback:4 │ distance:54
+//! gap    gap index  kind:2 │ words:4 = 0 │ callback:4 = 0 │ distance:54
+//! ```
+//!
+//! On a 32-bit target `func`, `ret` and `slot` are whole words in both shapes,
+//! the near index is `kind:2 │ set:16 │ epoch:14`, and a wide frame puts the
+//! epoch's upper part into a word before its index.
+//!
+//! The zero word is load-bearing: its kind is *none*, so zeroed memory never
+//! reads as a frame.
+
+use static_assertions::const_assert;
+
+/// A field of a word: its width is declared, its place derived from the
+/// field before it.
+#[derive(Clone, Copy)]
+struct Field {
+    shift: u32,
+    width: u32,
+}
+
+impl Field {
+    const fn first(width: u32) -> Self {
+        Self { shift: 0, width }
+    }
+
+    const fn after(before: Self, width: u32) -> Self {
+        Self {
+            shift: before.shift + before.width,
+            width,
+        }
+    }
+
+    /// The rest of the word above `before`.
+    const fn rest(before: Self) -> Self {
+        Self::after(before, usize::BITS - before.end())
+    }
+
+    const fn end(self) -> u32 {
+        self.shift + self.width
+    }
+
+    #[inline(always)]
+    const fn max(self) -> usize {
+        usize::MAX >> (usize::BITS - self.width)
+    }
+
+    #[inline(always)]
+    const fn mask(self) -> usize {
+        self.max() << self.shift
+    }
+
+    #[inline(always)]
+    const fn get(self, word: usize) -> usize {
+        (word >> self.shift) & self.max()
+    }
+
+    /// `value` in this field's place; bits that do not fit are dropped, so
+    /// callers check against [`Field::max`] first.
+    #[inline(always)]
+    const fn put(self, value: usize) -> usize {
+        (value & self.max()) << self.shift
+    }
+}
+
+const KIND: Field = Field::first(2);
+
+const SET: Field = Field::after(KIND, 16);
+#[cfg(target_pointer_width = "64")]
+const EPOCH: Field = Field::after(SET, 17);
+#[cfg(target_pointer_width = "64")]
+const SLOT: Field = Field::after(EPOCH, 29);
+#[cfg(target_pointer_width = "32")]
+const EPOCH: Field = Field::rest(SET);
+
+const WORDS: Field = Field::after(KIND, 4);
+const CALLBACK: Field = Field::after(WORDS, 4);
+const DISTANCE: Field = Field::rest(CALLBACK);
+
+#[cfg(target_pointer_width = "64")]
+const POSITION_BITS: u32 = 30;
+#[cfg(target_pointer_width = "32")]
+const POSITION_BITS: u32 = 14;
+const TOP: Field = Field::first(POSITION_BITS);
+const RESERVED: Field = Field::after(TOP, POSITION_BITS);
+const GUARDS: Field = Field::after(RESERVED, 4);
+
+#[cfg(target_pointer_width = "64")]
+const_assert!(SLOT.end() == usize::BITS);
+#[cfg(target_pointer_width = "32")]
+const_assert!(EPOCH.width == 14);
+const_assert!(GUARDS.end() == usize::BITS);
+const_assert!(MAX_DATA_WORDS == 15 && MAX_WORDS <= DISTANCE.max());
+
+/// The largest number of data words that one callback keeps in one frame.
+pub const MAX_DATA_WORDS: usize = WORDS.max();
+
+/// The largest number of words that one shadow stack can use.
+pub const MAX_WORDS: usize = TOP.max();
+
+/// Words of a near frame before its data.
+#[cfg(target_pointer_width = "64")]
+pub const NEAR_WORDS: usize = 2;
+/// Words of a wide frame before its data.
+#[cfg(target_pointer_width = "64")]
+pub const WIDE_WORDS: usize = 4;
+/// Words of a near frame before its data.
+#[cfg(target_pointer_width = "32")]
+pub const NEAR_WORDS: usize = 4;
+/// Words of a wide frame before its data.
+#[cfg(target_pointer_width = "32")]
+pub const WIDE_WORDS: usize = 5;
+
+/// The last epoch that a frame can record: 46 bits, or a whole word on a
+/// 32-bit target. A near frame holds the first 17 (14) bits' worth; past them
+/// frames are wide, so that an epoch is never truncated.
+#[cfg(target_pointer_width = "64")]
+pub(crate) const MAX_EPOCH: usize = usize::MAX >> (usize::BITS - 46);
+#[cfg(target_pointer_width = "32")]
+pub(crate) const MAX_EPOCH: usize = usize::MAX - 1;
+
+/// What the newest word of a frame, or of a part of it, is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// No frame: zeroed memory.
+    None,
+    /// The index of a near frame.
+    Near(Index),
+    /// The index of a wide frame.
+    Wide(Index),
+    /// The index above a callback's data words.
+    Data(DataIndex),
+    /// Words that an interrupted owner had claimed, under the frames of the
+    /// interrupt; the distance leads below them.
+    Gap(usize),
+}
+
+const KIND_NEAR: usize = 1;
+const KIND_WIDE: usize = 2;
+const KIND_DATA: usize = 3;
+
+/// Reads a word's kind.
+#[inline(always)]
+pub(crate) const fn kind(word: usize) -> Kind {
+    match KIND.get(word) {
+        KIND_NEAR => Kind::Near(Index(word)),
+        KIND_WIDE => Kind::Wide(Index(word)),
+        KIND_DATA if WORDS.get(word) == 0 => Kind::Gap(DISTANCE.get(word)),
+        KIND_DATA => Kind::Data(DataIndex(word)),
+        _ => Kind::None,
+    }
+}
+
+/// A callback-index word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Index(usize);
+
+impl Index {
+    /// The callbacks that want the frame's return.
+    #[inline(always)]
+    pub(crate) const fn set(self) -> usize {
+        SET.get(self.0)
+    }
+
+    #[inline(always)]
+    const fn near_epoch(self) -> usize {
+        EPOCH.get(self.0)
+    }
+}
+
+impl core::fmt::Debug for Index {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut s = f.debug_struct("Index");
+        s.field("kind", &KIND.get(self.0))
+            .field("set", &format_args!("{:#06x}", SET.get(self.0)))
+            .field("epoch", &EPOCH.get(self.0));
+        #[cfg(target_pointer_width = "64")]
+        s.field("slot", &format_args!("{:#010x}", SLOT.get(self.0) << 3));
+        s.finish()
+    }
+}
+
+/// A data-index word: whose the words below it are, how many, and how far
+/// below it the frame's callback-index word lies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DataIndex(usize);
+
+impl DataIndex {
+    /// `words` from 1 to [`MAX_DATA_WORDS`].
+    #[inline(always)]
+    pub(crate) const fn new(callback: usize, words: usize, distance: usize) -> Self {
+        Self(KIND_DATA | WORDS.put(words) | CALLBACK.put(callback) | DISTANCE.put(distance))
+    }
+
+    #[inline(always)]
+    pub(crate) const fn words(self) -> usize {
+        WORDS.get(self.0)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn callback(self) -> usize {
+        CALLBACK.get(self.0)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn distance(self) -> usize {
+        DISTANCE.get(self.0)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn word(self) -> usize {
+        self.0
+    }
+}
+
+impl core::fmt::Debug for DataIndex {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("DataIndex")
+            .field("callback", &self.callback())
+            .field("words", &self.words())
+            .field("distance", &self.distance())
+            .finish()
+    }
+}
+
+/// Whether `word` is the data index of `callback` with `words` data words,
+/// whatever its distance.
+#[inline(always)]
+pub(crate) const fn is_data_of(word: usize, callback: usize, words: usize) -> bool {
+    let whose = KIND.mask() | WORDS.mask() | CALLBACK.mask();
+    word & whose == DataIndex::new(callback, words, 0).word()
+}
+
+/// A gap word: `distance` claimed words lie below it.
+#[inline(always)]
+pub(crate) const fn gap(distance: usize) -> usize {
+    KIND_DATA | DISTANCE.put(distance)
+}
+
+/// A range of 4 GiB in which an address is told by 32 bits. On a 32-bit target
+/// it is the whole address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    base: usize,
+}
+
+impl Window {
+    /// The window that reaches 2 GiB to both sides of `middle`, wrapping at
+    /// the ends of the address space.
+    #[inline(always)]
+    pub(crate) const fn around(middle: usize) -> Self {
+        Self {
+            base: middle.wrapping_sub(1 << 31),
+        }
+    }
+
+    /// The window of the code: functions and return addresses. Its middle is
+    /// in this crate's own code, so that whatever is linked with the crate in
+    /// a small or kernel code model lies inside.
+    #[inline(always)]
+    pub(crate) fn code() -> Self {
+        static ANCHOR: u8 = 0;
+        Self::around(&raw const ANCHOR as usize)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn holds(self, address: usize) -> bool {
+        self.offset(address) as u64 >> 32 == 0
+    }
+
+    #[inline(always)]
+    const fn offset(self, address: usize) -> usize {
+        address.wrapping_sub(self.base)
+    }
+
+    /// The address in this window whose low half is `low`.
+    #[inline(always)]
+    #[cfg(target_pointer_width = "64")]
+    const fn address(self, low: u32) -> usize {
+        self.base
+            .wrapping_add(low.wrapping_sub(self.base as u32) as usize)
+    }
+}
+
+/// What a frame remembers of its call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Record {
+    pub(crate) func: usize,
+    pub(crate) ret: usize,
+    /// 0 for a frame without a return slot.
+    pub(crate) slot: usize,
+    pub(crate) epoch: usize,
+}
+
+#[cfg(target_pointer_width = "64")]
+const FUNC: Field = Field::first(32);
+#[cfg(target_pointer_width = "64")]
+const RET: Field = Field::rest(FUNC);
+
+#[cfg(target_pointer_width = "64")]
+impl Record {
+    /// Whether the record fits a near frame.
+    #[inline(always)]
+    pub(crate) const fn is_near(&self, code: Window, stack: Window) -> bool {
+        // A slot whose low half is zero would read back as "no slot".
+        let slot_fits = self.slot == 0
+            || (stack.holds(self.slot) && self.slot as u32 != 0 && self.slot & 7 == 0);
+        code.holds(self.func) && code.holds(self.ret) && slot_fits && self.epoch <= EPOCH.max()
+    }
+
+    /// A near frame's words; only for a record that [`is_near`](Self::is_near).
+    #[inline(always)]
+    pub(crate) const fn near(&self, set: usize, code: Window) -> [usize; NEAR_WORDS] {
+        let slot = SLOT.put((self.slot as u32 >> 3) as usize);
+        [
+            FUNC.put(code.offset(self.func)) | RET.put(code.offset(self.ret)),
+            KIND_NEAR | SET.put(set) | EPOCH.put(self.epoch) | slot,
+        ]
+    }
+
+    /// A wide frame's words.
+    #[inline(always)]
+    pub(crate) const fn wide(&self, set: usize) -> [usize; WIDE_WORDS] {
+        let index = KIND_WIDE | SET.put(set) | (self.epoch << EPOCH.shift);
+        [self.func, self.ret, self.slot, index]
+    }
+
+    /// Reads a near frame back.
+    #[inline(always)]
+    pub(crate) const fn from_near(words: [usize; NEAR_WORDS], code: Window, stack: Window) -> Self {
+        let [record, index] = words;
+        let low = (SLOT.get(index) as u32) << 3;
+        Self {
+            func: code.base.wrapping_add(FUNC.get(record)),
+            ret: code.base.wrapping_add(RET.get(record)),
+            slot: if low == 0 { 0 } else { stack.address(low) },
+            epoch: Index(index).near_epoch(),
+        }
+    }
+
+    /// Reads a wide frame back.
+    #[inline(always)]
+    pub(crate) const fn from_wide(words: [usize; WIDE_WORDS]) -> Self {
+        let [func, ret, slot, index] = words;
+        Self {
+            func,
+            ret,
+            slot,
+            epoch: index >> EPOCH.shift,
+        }
+    }
+}
+
+#[cfg(target_pointer_width = "32")]
+impl Record {
+    /// Whether the record fits a near frame.
+    #[inline(always)]
+    pub(crate) const fn is_near(&self, _code: Window, _stack: Window) -> bool {
+        self.epoch <= EPOCH.max()
+    }
+
+    /// A near frame's words; only for a record that [`is_near`](Self::is_near).
+    #[inline(always)]
+    pub(crate) const fn near(&self, set: usize, _code: Window) -> [usize; NEAR_WORDS] {
+        let index = KIND_NEAR | SET.put(set) | EPOCH.put(self.epoch);
+        [self.func, self.ret, self.slot, index]
+    }
+
+    /// A wide frame's words: the epoch whole, before the index.
+    #[inline(always)]
+    pub(crate) const fn wide(&self, set: usize) -> [usize; WIDE_WORDS] {
+        let index = KIND_WIDE | SET.put(set);
+        [self.func, self.ret, self.slot, self.epoch, index]
+    }
+
+    /// Reads a near frame back.
+    #[inline(always)]
+    pub(crate) const fn from_near(words: [usize; NEAR_WORDS], _: Window, _: Window) -> Self {
+        let [func, ret, slot, index] = words;
+        Self {
+            func,
+            ret,
+            slot,
+            epoch: Index(index).near_epoch(),
+        }
+    }
+
+    /// Reads a wide frame back.
+    #[inline(always)]
+    pub(crate) const fn from_wide(words: [usize; WIDE_WORDS]) -> Self {
+        let [func, ret, slot, epoch, _] = words;
+        Self {
+            func,
+            ret,
+            slot,
+            epoch,
+        }
+    }
+}
+
+/// The state word of a shadow stack: how far it is filled, how far it is
+/// claimed, and which contexts are inside the tracer. One word, so that one
+/// plain store moves all three and an interrupt sees them together.
+///
+/// ```text
+/// top:30 │ reserved:30 │ guards:4      (14 │ 14 │ 4 on a 32-bit target)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State(usize);
+
+impl State {
+    pub(crate) const EMPTY: Self = Self(0);
+
+    #[inline(always)]
+    pub(crate) const fn from_word(word: usize) -> Self {
+        Self(word)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn word(self) -> usize {
+        self.0
+    }
+
+    /// Words of whole frames.
+    #[inline(always)]
+    pub(crate) const fn top(self) -> usize {
+        TOP.get(self.0)
+    }
+
+    /// Where the next owner may write: the top, or above what an interrupted
+    /// owner has claimed.
+    #[inline(always)]
+    pub(crate) const fn reserved(self) -> usize {
+        RESERVED.get(self.0)
+    }
+
+    /// Whether `context` (0 to 3) is inside the tracer.
+    #[inline(always)]
+    pub(crate) const fn is_guarded(self, context: usize) -> bool {
+        self.0 & GUARDS.put(1 << context) != 0
+    }
+
+    /// Whether any context is inside the tracer.
+    pub(crate) const fn is_any_guarded(self) -> bool {
+        self.0 & GUARDS.mask() != 0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn guarded(self, context: usize) -> Self {
+        Self(self.0 | GUARDS.put(1 << context))
+    }
+
+    /// `context` is no longer inside the tracer, and what it had claimed is
+    /// void.
+    pub(crate) const fn abandoned(self, context: usize) -> Self {
+        Self(self.at(self.top(), self.top()).0 & !GUARDS.put(1 << context))
+    }
+
+    /// Every context inside the tracer.
+    pub(crate) const fn all_guarded(self) -> Self {
+        Self(self.0 | GUARDS.mask())
+    }
+
+    /// The guards of `other`, with this one's positions.
+    #[inline(always)]
+    pub(crate) const fn with_guards_of(self, other: Self) -> Self {
+        Self((self.0 & !GUARDS.mask()) | (other.0 & GUARDS.mask()))
+    }
+
+    /// Both positions set; the guards stay.
+    #[inline(always)]
+    pub(crate) const fn at(self, top: usize, reserved: usize) -> Self {
+        Self((self.0 & GUARDS.mask()) | TOP.put(top) | RESERVED.put(reserved))
+    }
+
+    /// Claimed up to `limit`; the top and the guards stay.
+    #[inline(always)]
+    pub(crate) const fn claimed(self, limit: usize) -> Self {
+        Self((self.0 & !RESERVED.mask()) | RESERVED.put(limit))
+    }
+
+    /// Whether an interrupted owner has claimed words above the top.
+    #[inline(always)]
+    pub(crate) const fn has_claim(self) -> bool {
+        self.top() != self.reserved()
+    }
+}
+
+impl core::fmt::Debug for State {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("State")
+            .field("top", &self.top())
+            .field("reserved", &self.reserved())
+            .field("guards", &format_args!("{:#06b}", GUARDS.get(self.0)))
+            .finish()
+    }
+}
