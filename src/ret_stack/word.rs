@@ -510,3 +510,6 @@ impl core::fmt::Debug for State {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests;
