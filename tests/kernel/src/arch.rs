@@ -1,0 +1,25 @@
+//! What the kernel needs of a processor, and which one this build has.
+//!
+//! One folder an architecture. It supplies, by these names:
+//!
+//! | name | what |
+//! | --- | --- |
+//! | `Boot`, `init`, `init_cpu`, `start_cpus` | the first CPU's set-up; each CPU's own; waking the others, which call [`crate::cpu_main`] |
+//! | `put_byte`, `exit` | a byte out of the serial port; the end of the machine |
+//! | `interrupts_off`, `interrupts_restore`, `interrupts_on`, `wait_for_interrupt` | masking |
+//! | `ticks`, `ticks_to_ns` | a counter that all CPUs agree on |
+//! | `this_cpu`, `cpu_number`, `current` | per-CPU data; `current` is right even if the caller is moved to another CPU meanwhile |
+//! | `prepare_stack`, `switch` | a task's first stack, and the change from one to another |
+//! | `send_nmi`, `with_other_cpus_stopped` | an interrupt that can not be masked; writing to text |
+//! | `frame_pointer`, `handler_stack`, `TrapFrame` | where an unwinder starts and what it may read |
+//! | `probe`, `breakpoint` | reading an address that may not be mapped; the debugger's trap |
+//!
+//! It calls back [`crate::trap`], when something interrupts.
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::*;
+
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("this kernel runs on x86-64; another architecture is one folder under src/arch");

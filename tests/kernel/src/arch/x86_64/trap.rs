@@ -1,0 +1,201 @@
+//! Interrupts and exceptions: from the stubs ([`trap.s`](trap.s)) to
+//! [`crate::trap`], and the few handlers with the interrupt ABI.
+
+use core::arch::{asm, global_asm, naked_asm};
+use core::mem::offset_of;
+use core::sync::atomic::Ordering;
+
+use super::apic;
+use crate::cpu::Cpu;
+use crate::trap;
+
+/// How many vectors have a stub; `.rept` in the assembly.
+pub(super) const STUBS: usize = 48;
+/// Each is aligned to this.
+const STUB: usize = 16;
+
+const PAGE_FAULT: u64 = 14;
+
+global_asm!(
+    include_str!("trap.s"),
+    handler = sym on_trap,
+    nmi_handler = sym on_nmi,
+    stop = const offset_of!(Cpu, stop),
+    stopped = const offset_of!(Cpu, stopped),
+    nmi_wanted = const offset_of!(Cpu, nmi_wanted),
+);
+
+/// What was interrupted, as the stubs save it. Changing it changes what the
+/// interrupted code goes on with.
+#[repr(C, align(16))]
+pub(crate) struct TrapFrame {
+    vectors: [u8; 512],
+    general: [u64; 14],
+    vector: u64,
+    error: u64,
+    rbp: usize,
+    rip: usize,
+    cs: u64,
+    rflags: u64,
+    rsp: usize,
+    ss: u64,
+}
+
+// The stubs' pushes: 14 general registers, vector, error, rbp, five words of
+// the processor's.
+const _: () = assert!(size_of::<TrapFrame>() == 512 + 22 * 8);
+// An unwinder takes rbp and rip for a saved frame pointer and return address.
+const _: () = assert!(offset_of!(TrapFrame, rip) == offset_of!(TrapFrame, rbp) + 8);
+
+impl TrapFrame {
+    /// The interrupted instruction.
+    pub(crate) fn pc(&self) -> usize {
+        self.rip
+    }
+
+    /// The interrupted frame pointer.
+    pub(crate) fn fp(&self) -> usize {
+        self.rbp
+    }
+
+    /// The interrupted code was ready to be interrupted: no lock was held.
+    pub(crate) fn interruptible(&self) -> bool {
+        self.rflags & 1 << 9 != 0
+    }
+
+    /// The slot of the return address of the interrupted function, where it
+    /// is not yet, or not any more, the word above the frame pointer: at the
+    /// function's entry, before and after `push rbp`, and at its `ret`.
+    /// `start` is the function's first instruction.
+    pub(crate) fn return_slot(&self, start: usize) -> Option<usize> {
+        /// The NOP of a patchable entry.
+        const NOP: usize = 8;
+        const RET: u8 = 0xc3;
+        const PUSH_RBP: u8 = 0x55;
+        let byte = |address: usize| {
+            // SAFETY: the address is in a function's text.
+            unsafe { *(address as *const u8) }
+        };
+        let offset = self.rip - start;
+        if byte(self.rip) == RET || self.rip == start || offset == NOP && byte(self.rip) == PUSH_RBP
+        {
+            return Some(self.rsp);
+        }
+        // After the push: what it pushed lies at rsp.
+        let pushed = offset == 1 || offset == NOP + 1;
+        (pushed && byte(self.rip - 1) == PUSH_RBP).then(|| self.rsp + 8)
+    }
+}
+
+/// The stub of a vector.
+pub(super) fn stub(vector: usize) -> usize {
+    unsafe extern "C" {
+        static trap_stubs: [u8; STUBS * STUB];
+    }
+    (&raw const trap_stubs) as usize + vector * STUB
+}
+
+unsafe extern "C" {
+    static nmi_stub: [u8; 0];
+    static double_fault_stub: [u8; 0];
+}
+
+/// The stub of the NMI.
+pub(super) fn nmi_entry() -> usize {
+    (&raw const nmi_stub) as usize
+}
+
+/// The stub of the double fault.
+pub(super) fn double_fault_entry() -> usize {
+    (&raw const double_fault_stub) as usize
+}
+
+extern "C" fn on_trap(frame: &mut TrapFrame) {
+    match frame.vector {
+        vector if vector == u64::from(apic::TIMER_VECTOR) => {
+            apic::end_of_interrupt();
+            trap::tick();
+        }
+        PAGE_FAULT => {
+            if frame.rip == probe_read as *const () as usize {
+                // The handler runs before the fix, so that it is seen to run.
+                trap::page_fault(frame, fault_address(), true);
+                frame.rip = probe_failed as *const () as usize;
+            } else {
+                trap::page_fault(frame, fault_address(), false);
+            }
+        }
+        vector => trap::exception(frame, name(vector), frame.error),
+    }
+}
+
+extern "C" fn on_nmi(frame: &mut TrapFrame) {
+    // Cleared before the handler runs: what is sent from now on comes again.
+    super::this_cpu().nmi_wanted.store(0, Ordering::Relaxed);
+    trap::nmi(frame);
+}
+
+fn fault_address() -> usize {
+    let address;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, cr2", out(reg) address, options(nomem, nostack, preserves_flags)) };
+    address
+}
+
+fn name(vector: u64) -> &'static str {
+    match vector {
+        0 => "division by zero",
+        6 => "invalid instruction",
+        8 => "double fault",
+        13 => "general protection",
+        16 | 19 => "floating point",
+        _ => "exception",
+    }
+}
+
+/// What the processor pushes, for functions with the interrupt ABI.
+#[repr(C)]
+pub(super) struct Pushed {
+    rip: u64,
+    cs: u64,
+    rflags: u64,
+    rsp: u64,
+    ss: u64,
+}
+
+/// The breakpoint's handler has the interrupt ABI: the compiler writes entry
+/// and exit, as many kernels have it. Where a function's return address would
+/// be lies the interrupted instruction, so such a function is never traced.
+pub(super) extern "x86-interrupt" fn on_breakpoint(pushed: Pushed) {
+    trap::breakpoint(pushed.rip as usize);
+}
+
+/// An interrupt that the APIC took back. Nothing to do.
+pub(super) extern "x86-interrupt" fn on_spurious(_: Pushed) {
+    trap::spurious();
+}
+
+/// Runs into the breakpoint.
+pub(crate) fn breakpoint() {
+    // SAFETY: its handler returns to the next instruction.
+    unsafe { asm!("int3") };
+}
+
+/// Reads a word, if the address is mapped.
+pub(crate) fn probe(address: usize) -> Option<u64> {
+    let mut value = 0;
+    // SAFETY: a fault at `probe_read` goes on at `probe_failed`.
+    unsafe { probe_read(address, &mut value) }.then_some(value)
+}
+
+/// The first instruction is the one that may fault.
+#[unsafe(naked)]
+unsafe extern "C" fn probe_read(address: usize, value: &mut u64) -> bool {
+    naked_asm!("mov rax, [rdi]", "mov [rsi], rax", "mov eax, 1", "ret")
+}
+
+/// Where a faulting `probe_read` goes on, on its stack.
+#[unsafe(naked)]
+unsafe extern "C" fn probe_failed() -> bool {
+    naked_asm!("xor eax, eax", "ret")
+}

@@ -1,0 +1,201 @@
+//! Backtraces: the chain of frame pointers.
+//!
+//! Every function begins with `push rbp; mov rbp, rsp` or its like, so from
+//! the frame pointer on, each frame is two words: the caller's frame pointer,
+//! and the return address. Interrupts' stubs make the same two words, so a
+//! chain goes on through them.
+
+use core::fmt;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::arch::{self, TrapFrame, current};
+use crate::symbols::{self, After, At};
+use crate::trace;
+
+/// Frames that a backtrace has room for.
+const MAX: usize = 32;
+
+/// A walk up a stack: return addresses, the innermost first. Reads only stacks
+/// that it knows, upwards only, and so ends.
+pub(crate) struct Walk {
+    fp: usize,
+    /// The slot of a return address before those that `fp` leads to.
+    slot: Option<usize>,
+    bounds: (usize, usize),
+}
+
+impl Walk {
+    /// From the caller's own frame: the first address is the caller's return
+    /// address.
+    #[inline(always)]
+    pub(crate) fn here() -> Self {
+        Self::from(arch::frame_pointer())
+    }
+
+    /// From where `frame` was interrupted: the first address is that of the
+    /// interrupted function's return.
+    pub(crate) fn interrupted(frame: &TrapFrame) -> Self {
+        let mut walk = Self::from(frame.fp());
+        walk.slot = symbols::find(frame.pc()).and_then(|symbol| frame.return_slot(symbol.start));
+        walk
+    }
+
+    fn from(fp: usize) -> Self {
+        Self {
+            fp,
+            slot: None,
+            bounds: (0, 0),
+        }
+    }
+
+    /// Whether the word at `address` may be read, and lies above the last.
+    fn reaches(&mut self, address: usize) -> bool {
+        if address % size_of::<usize>() != 0 {
+            return false;
+        }
+        if !(self.bounds.0..self.bounds.1).contains(&address) {
+            // From a handler's stack to the one it interrupted; never back.
+            let Some(bounds) = stack_around(address).filter(|_| self.may_change_stack()) else {
+                return false;
+            };
+            self.bounds = bounds;
+        }
+        address + 2 * size_of::<usize>() <= self.bounds.1
+    }
+
+    fn may_change_stack(&self) -> bool {
+        let on_task = current().is_some_and(|task| task.stack() == self.bounds);
+        !on_task
+    }
+}
+
+impl Iterator for Walk {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let slot = match self.slot.take() {
+            Some(slot) => slot,
+            None => {
+                let fp = self.fp;
+                if !self.reaches(fp) {
+                    return None;
+                }
+                // SAFETY: in the bounds of a stack, two words.
+                self.fp = unsafe { (fp as *const usize).read_volatile() };
+                if self.bounds.0 < self.fp {
+                    self.bounds.0 = fp + size_of::<usize>();
+                }
+                fp + size_of::<usize>()
+            }
+        };
+        // SAFETY: in the bounds of a stack, or the stack pointer's slot.
+        let seen = unsafe { (slot as *const usize).read_volatile() };
+        Some(trace::return_address(slot, seen)).filter(|&address| address != 0)
+    }
+}
+
+/// The stack around `address`: the running task's, or one of handlers.
+fn stack_around(address: usize) -> Option<(usize, usize)> {
+    current()
+        .map(|task| task.stack())
+        .filter(|&(low, high)| (low..high).contains(&address))
+        .or_else(|| arch::handler_stack(address))
+}
+
+/// Addresses of a backtrace, to be printed.
+#[derive(Clone, Copy)]
+pub(crate) struct Backtrace {
+    addresses: [usize; MAX],
+    len: usize,
+    /// The first is the interrupted instruction, and no return address.
+    interrupted: bool,
+}
+
+impl Backtrace {
+    /// The caller's callers.
+    #[inline(always)]
+    pub(crate) fn here() -> Self {
+        Self::collect(None, Walk::here())
+    }
+
+    /// What was interrupted, and its callers.
+    pub(crate) fn of(frame: &TrapFrame) -> Self {
+        Self::collect(Some(frame.pc()), Walk::interrupted(frame))
+    }
+
+    fn collect(first: Option<usize>, walk: Walk) -> Self {
+        let mut trace = Self {
+            addresses: [0; MAX],
+            len: 0,
+            interrupted: first.is_some(),
+        };
+        for address in first.into_iter().chain(walk).take(MAX) {
+            trace.addresses[trace.len] = address;
+            trace.len += 1;
+        }
+        trace
+    }
+
+    /// The addresses, the innermost first.
+    pub(crate) fn addresses(&self) -> &[usize] {
+        &self.addresses[..self.len]
+    }
+}
+
+impl fmt::Display for Backtrace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, &address) in self.addresses().iter().enumerate() {
+            if number != 0 {
+                f.write_str("\n")?;
+            }
+            if number == 0 && self.interrupted {
+                write!(f, "  {number:2} {}", At(address))?;
+            } else {
+                write!(f, "  {number:2} {}", After(address))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The latest backtrace of a kind of handler that can not print: kept for who
+/// asks later. One writer at a time is assumed; a reader beside it may get a
+/// mixture of two.
+pub(crate) struct Latest {
+    addresses: [AtomicUsize; MAX],
+    len: AtomicUsize,
+}
+
+/// Of an NMI.
+pub(crate) static NMI: Latest = Latest::new();
+/// Of a page fault that was expected.
+pub(crate) static PROBED: Latest = Latest::new();
+
+impl Latest {
+    const fn new() -> Self {
+        Self {
+            addresses: [const { AtomicUsize::new(0) }; MAX],
+            len: AtomicUsize::new(0),
+        }
+    }
+
+    /// Keeps the backtrace of what was interrupted.
+    pub(crate) fn capture(&self, frame: &TrapFrame) {
+        let trace = Backtrace::of(frame);
+        for (to, &address) in self.addresses.iter().zip(trace.addresses()) {
+            to.store(address, Ordering::Relaxed);
+        }
+        self.len.store(trace.len, Ordering::Release);
+    }
+
+    /// What was kept last.
+    pub(crate) fn get(&self) -> Backtrace {
+        let len = self.len.load(Ordering::Acquire);
+        let addresses = core::array::from_fn(|n| self.addresses[n].load(Ordering::Relaxed));
+        Backtrace {
+            addresses,
+            len,
+            interrupted: true,
+        }
+    }
+}

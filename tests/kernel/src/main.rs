@@ -1,0 +1,111 @@
+//! A small kernel, made to trace itself: two CPUs, preemptive tasks with their
+//! own stacks, a serial port. No heap, no user mode, no disk.
+//!
+//! Read it in this order: `main` here, [`task`] and [`sched`], [`sync`] and
+//! [`pipe`], [`trap`], [`trace`]; then a processor's part in [`arch`]. What it
+//! computes is [`work`], and what tests have it do, [`scenario`].
+//!
+//! `cargo run --release -- rounds=20` boots it in QEMU. The words are its
+//! [command line](options).
+
+#![no_std]
+#![no_main]
+#![feature(abi_x86_interrupt)]
+
+mod arch;
+mod backtrace;
+mod console;
+mod cpu;
+mod fs;
+mod options;
+mod panic;
+mod pipe;
+mod scenario;
+mod sched;
+mod symbols;
+mod sync;
+mod task;
+mod time;
+mod trace;
+mod trap;
+mod work;
+
+use arch::Boot;
+use cpu::CPUS;
+use options::{BadWord, Options};
+use sync::SpinLock;
+use task::Program;
+
+/// Timer interrupts of each CPU in a second.
+const TICK_HZ: u64 = 1000;
+
+/// Exit codes; a panic's is 101.
+const EXIT_FINE: u8 = 0;
+const EXIT_WRONG: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+
+/// The main task.
+static MAIN: Program = Program {
+    name: "main",
+    run: main_task,
+};
+
+/// The command line, from the boot to the main task.
+static OPTIONS: SpinLock<Option<Result<Options, BadWord>>> = SpinLock::new(None);
+
+/// The first CPU comes here from its boot code, once.
+fn main(boot: &Boot) -> ! {
+    // SAFETY: there is nothing else yet.
+    unsafe { symbols::init(boot.module()) };
+    *OPTIONS.lock() = Some(Options::parse(boot.command_line()));
+    arch::init();
+    arch::init_cpu();
+    sched::begin_idle();
+    arch::start_cpus();
+    // Never joined: its end is the kernel's.
+    let _ = sched::spawn(&MAIN, 0).expect("a place for the main task");
+    sched::idle()
+}
+
+/// The other CPUs come here.
+fn cpu_main() -> ! {
+    arch::init_cpu();
+    sched::begin_idle();
+    sched::idle()
+}
+
+fn main_task(_: usize) {
+    let options = OPTIONS.lock().take();
+    let code = match options.expect("the command line was read") {
+        Ok(options) => run(&options),
+        Err(BadWord(word)) => {
+            println!("no such option, or not so: {word}");
+            EXIT_USAGE
+        }
+    };
+    arch::exit(code);
+}
+
+/// Does what the command line asks for; returns the exit code.
+fn run(options: &Options) -> u8 {
+    let online = CPUS.iter().filter(|cpu| cpu.is_online()).count();
+    println!("kernel: {online} CPUs, up after {} us", time::now() / 1000);
+
+    trace::start(options);
+    let fine = match options.test {
+        None => Some(work::run(options)),
+        Some(name) => scenario::run(name, options),
+    };
+    trace::finish(options);
+
+    for (number, cpu) in CPUS.iter().enumerate() {
+        println!("cpu {number}: {}", cpu.counts());
+    }
+    let verdict = match fine {
+        Some(true) => ("fine", EXIT_FINE),
+        Some(false) => ("wrong", EXIT_WRONG),
+        None => ("no such test", EXIT_USAGE),
+    };
+    println!("done: {}, after {} ms", verdict.0, time::now() / 1_000_000);
+    verdict.1
+}

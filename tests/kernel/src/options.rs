@@ -1,0 +1,66 @@
+//! The kernel's command line: words of `key=value`.
+//!
+//! | key | what | default |
+//! | --- | --- | --- |
+//! | `trace` | which functions: patterns with `*`, separated by commas | none |
+//! | `depth` | how many calls deep | no limit |
+//! | `tracer` | `graph` or `profile` | `graph` |
+//! | `format` | how the graph is printed | `text` |
+//! | `cpu` | only what runs on that CPU | all |
+//! | `words` | words of each shadow stack | 1024 |
+//! | `rounds` | how often each task of the workload does its work | 20 |
+//! | `seconds` | do it so long instead | - |
+//! | `test` | run that scenario instead of the workload | - |
+
+/// The command line, read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) trace: Option<&'static str>,
+    pub(crate) depth: usize,
+    pub(crate) tracer: &'static str,
+    pub(crate) format: &'static str,
+    pub(crate) cpu: Option<usize>,
+    pub(crate) words: usize,
+    pub(crate) rounds: usize,
+    pub(crate) seconds: Option<usize>,
+    pub(crate) test: Option<&'static str>,
+}
+
+/// A word that is no option, or whose value is no number where one belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BadWord(pub(crate) &'static str);
+
+impl Options {
+    /// Reads the command line.
+    pub(crate) fn parse(line: &'static str) -> Result<Self, BadWord> {
+        let mut options = Self {
+            trace: None,
+            depth: usize::MAX,
+            tracer: "graph",
+            format: "text",
+            cpu: None,
+            words: 1024,
+            rounds: 20,
+            seconds: None,
+            test: None,
+        };
+        for word in line.split_ascii_whitespace() {
+            let bad = BadWord(word);
+            let (key, value) = word.split_once('=').ok_or(bad)?;
+            let number = || value.parse::<usize>().map_err(|_| bad);
+            match key {
+                "trace" => options.trace = Some(value),
+                "depth" => options.depth = number()?,
+                "tracer" => options.tracer = value,
+                "format" => options.format = value,
+                "cpu" => options.cpu = Some(number()?),
+                "words" => options.words = number()?,
+                "rounds" => options.rounds = number()?,
+                "seconds" => options.seconds = Some(number()?),
+                "test" => options.test = Some(value),
+                _ => return Err(bad),
+            }
+        }
+        Ok(options)
+    }
+}
