@@ -12,16 +12,23 @@ use crate::arch::{self, TrapFrame, current};
 use crate::symbols::{self, After, At};
 use crate::trace;
 
+const WORD: usize = size_of::<usize>();
+
 /// Frames that a backtrace has room for.
 const MAX: usize = 32;
 
-/// A walk up a stack: return addresses, the innermost first. Reads only stacks
-/// that it knows, upwards only, and so ends.
+/// A walk up a stack: return addresses, the innermost first. It reads only
+/// stacks that it knows, and upwards only, and so ends.
 pub(crate) struct Walk {
     fp: usize,
     /// The slot of a return address before those that `fp` leads to.
     slot: Option<usize>,
-    bounds: (usize, usize),
+    /// What is left of the stack that it is on.
+    low: usize,
+    high: usize,
+    /// How often it may go to another stack: from a handler's to the one that
+    /// was interrupted.
+    changes: usize,
 }
 
 impl Walk {
@@ -36,7 +43,9 @@ impl Walk {
     /// interrupted function's return.
     pub(crate) fn interrupted(frame: &TrapFrame) -> Self {
         let mut walk = Self::from(frame.fp());
-        walk.slot = symbols::find(frame.pc()).and_then(|symbol| frame.return_slot(symbol.start));
+        walk.slot = symbols::find(frame.pc())
+            .and_then(|symbol| frame.return_slot(symbol.start))
+            .filter(|&slot| stack_around(slot).is_some_and(|(_, high)| slot + WORD <= high));
         walk
     }
 
@@ -44,28 +53,27 @@ impl Walk {
         Self {
             fp,
             slot: None,
-            bounds: (0, 0),
+            low: 0,
+            high: 0,
+            changes: 3,
         }
     }
 
-    /// Whether the word at `address` may be read, and lies above the last.
+    /// Whether the two words at `address` may be read, and lie above the last.
     fn reaches(&mut self, address: usize) -> bool {
-        if address % size_of::<usize>() != 0 {
+        if !address.is_multiple_of(WORD) {
             return false;
         }
-        if !(self.bounds.0..self.bounds.1).contains(&address) {
-            // From a handler's stack to the one it interrupted; never back.
-            let Some(bounds) = stack_around(address).filter(|_| self.may_change_stack()) else {
-                return false;
-            };
-            self.bounds = bounds;
+        if !(self.low..self.high).contains(&address) {
+            match stack_around(address) {
+                Some((_, high)) if high != self.high && self.changes != 0 => {
+                    self.changes -= 1;
+                    (self.low, self.high) = (address, high);
+                }
+                _ => return false,
+            }
         }
-        address + 2 * size_of::<usize>() <= self.bounds.1
-    }
-
-    fn may_change_stack(&self) -> bool {
-        let on_task = current().is_some_and(|task| task.stack() == self.bounds);
-        !on_task
+        self.high - address >= 2 * WORD
     }
 }
 
@@ -76,19 +84,17 @@ impl Iterator for Walk {
         let slot = match self.slot.take() {
             Some(slot) => slot,
             None => {
-                let fp = self.fp;
-                if !self.reaches(fp) {
+                let frame = self.fp;
+                if !self.reaches(frame) {
                     return None;
                 }
-                // SAFETY: in the bounds of a stack, two words.
-                self.fp = unsafe { (fp as *const usize).read_volatile() };
-                if self.bounds.0 < self.fp {
-                    self.bounds.0 = fp + size_of::<usize>();
-                }
-                fp + size_of::<usize>()
+                self.low = frame + 2 * WORD;
+                // SAFETY: aligned, and in the bounds of a stack.
+                self.fp = unsafe { (frame as *const usize).read_volatile() };
+                frame + WORD
             }
         };
-        // SAFETY: in the bounds of a stack, or the stack pointer's slot.
+        // SAFETY: aligned, and in the bounds of a stack.
         let seen = unsafe { (slot as *const usize).read_volatile() };
         Some(trace::return_address(slot, seen)).filter(|&address| address != 0)
     }

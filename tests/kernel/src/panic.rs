@@ -1,5 +1,6 @@
 //! Panics. A task that panics ends, and the others go on; where that can not
-//! be (in an interrupt, with a lock held, in the main task), the kernel ends.
+//! be (in an interrupt, with a spin lock held, in the main task), the kernel
+//! ends. A mutex that the task holds stays locked: nothing unwinds.
 
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,8 @@ const EXIT: u8 = 101;
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
+    // Which CPU's locks are counted must not change meanwhile.
+    let interrupts = arch::interrupts_off();
     let task = current();
     let confined = task.is_some_and(|task| {
         trace::context() == trace::Context::Task
@@ -21,7 +24,9 @@ fn panic(info: &PanicInfo<'_>) -> ! {
             && !task.is_idle()
             && task.name() != MAIN.name
     });
-    if !confined {
+    if confined {
+        arch::interrupts_restore(interrupts);
+    } else {
         last_words();
     }
 
@@ -40,10 +45,9 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     arch::exit(EXIT);
 }
 
-/// The kernel ends in this panic; if it is the second one, at once.
+/// The kernel ends in this panic, with interrupts off; if it is the second one, at once.
 fn last_words() {
     static ONCE: AtomicBool = AtomicBool::new(false);
-    let _ = arch::interrupts_off();
     if ONCE.swap(true, Ordering::Relaxed) {
         arch::exit(EXIT + 1);
     }

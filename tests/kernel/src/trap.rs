@@ -2,11 +2,12 @@
 //! these from its stubs, with interrupts off, on the interrupted task's stack
 //! unless it says otherwise.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::arch::{self, TrapFrame, current};
 use crate::backtrace::{self, Backtrace};
-use crate::task::{Cause, Task};
+use crate::symbols::{After, At};
+use crate::task::Cause;
 use crate::{println, sched, trace};
 
 /// Faults that were caught by `arch::probe`.
@@ -16,55 +17,43 @@ pub(crate) static BREAKPOINTS: AtomicUsize = AtomicUsize::new(0);
 /// Interrupts that nobody sent.
 pub(crate) static SPURIOUS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts a handler as running, on the task that it interrupted.
-fn nested<R>(counter: fn(&Task) -> &AtomicU32, handler: impl FnOnce() -> R) -> R {
-    let Some(task) = current() else {
-        return handler();
-    };
-    counter(task).fetch_add(1, Ordering::Relaxed);
-    let result = handler();
-    counter(task).fetch_sub(1, Ordering::Relaxed);
-    result
+/// Counts a handler as running, on the task that it interrupted. The stubs do
+/// that themselves; this is for handlers with the interrupt ABI, whose very
+/// first call it has to be.
+#[inline(always)]
+pub(crate) fn nested(handler: impl FnOnce()) {
+    let task = current();
+    if let Some(task) = task {
+        task.in_interrupt.fetch_add(1, Ordering::Relaxed);
+    }
+    handler();
+    if let Some(task) = task {
+        task.in_interrupt.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
-/// The timer. It switches tasks after the interrupt has ended as far as the
-/// counts go: the interrupted task leaves as if it had called the scheduler.
+/// The timer. Afterwards the architecture calls [`crate::sched::preempt`].
 pub(crate) fn tick() {
-    nested(
-        |task| &task.in_interrupt,
-        || {
-            arch::this_cpu().timer_ticks.fetch_add(1, Ordering::Relaxed);
-        },
-    );
-    sched::preempt();
+    arch::this_cpu().timer_ticks.fetch_add(1, Ordering::Relaxed);
 }
 
 /// An NMI that another CPU sent. Takes no lock, prints nothing: what it
-/// interrupted may hold any. On a stack of its own.
+/// interrupted may hold any. On a stack of its own. It must not fault: the
+/// return from a fault would let the next NMI in, onto the same stack.
 pub(crate) fn nmi(frame: &TrapFrame) {
-    nested(
-        |task| &task.in_nmi,
-        || {
-            arch::this_cpu().nmis.fetch_add(1, Ordering::Relaxed);
-            trace::nmi(frame);
-        },
-    );
+    arch::this_cpu().nmis.fetch_add(1, Ordering::Relaxed);
+    trace::nmi(frame);
 }
 
-/// Something read or wrote where nothing is mapped. `caught`: `arch::probe`
-/// did and goes on; otherwise the task ends.
-pub(crate) fn page_fault(frame: &TrapFrame, address: usize, caught: bool) {
-    if caught {
-        nested(
-            |task| &task.in_interrupt,
-            || {
-                PROBED.fetch_add(1, Ordering::Relaxed);
-                backtrace::PROBED.capture(frame);
-            },
-        );
-    } else {
-        fatal(frame, format_args!("page fault at {address:#x}"));
-    }
+/// `arch::probe` read where nothing is mapped. It goes on and says so.
+pub(crate) fn probe_fault(frame: &TrapFrame) {
+    PROBED.fetch_add(1, Ordering::Relaxed);
+    backtrace::PROBED.capture(frame);
+}
+
+/// Something read or wrote where nothing is mapped.
+pub(crate) fn page_fault(frame: &TrapFrame, address: usize) {
+    fatal(frame, format_args!("page fault at {address:#x}"));
 }
 
 /// The processor refused an instruction.
@@ -74,13 +63,8 @@ pub(crate) fn exception(frame: &TrapFrame, name: &str, error: u64) {
 
 /// The debugger's trap. Called by a handler with the interrupt ABI.
 pub(crate) fn breakpoint(pc: usize) {
-    nested(
-        |task| &task.in_interrupt,
-        || {
-            BREAKPOINTS.fetch_add(1, Ordering::Relaxed);
-            println!("breakpoint at {}", crate::symbols::At(pc));
-        },
-    );
+    BREAKPOINTS.fetch_add(1, Ordering::Relaxed);
+    println!("breakpoint at {}", After(pc));
 }
 
 /// Nothing to do. Called by a handler with the interrupt ABI.
@@ -91,24 +75,18 @@ pub(crate) fn spurious() {
 /// Ends the task if it alone is hurt, or else the kernel.
 fn fatal(frame: &TrapFrame, what: core::fmt::Arguments<'_>) {
     let task = current().filter(|task| {
+        // This handler is the only one on top of it.
         frame.interruptible()
             && !task.is_idle()
-            && task.in_interrupt.load(Ordering::Relaxed) == 0
+            && task.in_interrupt.load(Ordering::Relaxed) == 1
             && task.in_nmi.load(Ordering::Relaxed) == 0
     });
     let Some(task) = task else {
-        panic!(
-            "{what} at {}\n{}",
-            crate::symbols::At(frame.pc()),
-            Backtrace::of(frame)
-        );
+        panic!("{what} at {}\n{}", At(frame.pc()), Backtrace::of(frame));
     };
-    nested(
-        |task| &task.in_interrupt,
-        || {
-            let (id, name) = (task.id(), task.name());
-            println!("task {id} {name}: {what}\n{}", Backtrace::of(frame));
-        },
-    );
+    let (id, name) = (task.id(), task.name());
+    println!("task {id} {name}: {what}\n{}", Backtrace::of(frame));
+    // The handler ends here, on the task's stack, and the task with it.
+    task.in_interrupt.store(0, Ordering::Relaxed);
     sched::exit(Cause::Faulted);
 }

@@ -7,7 +7,8 @@ use core::sync::atomic::Ordering;
 
 use super::apic;
 use crate::cpu::Cpu;
-use crate::trap;
+use crate::task::Task;
+use crate::{sched, trap};
 
 /// How many vectors have a stub; `.rept` in the assembly.
 pub(super) const STUBS: usize = 48;
@@ -23,6 +24,10 @@ global_asm!(
     stop = const offset_of!(Cpu, stop),
     stopped = const offset_of!(Cpu, stopped),
     nmi_wanted = const offset_of!(Cpu, nmi_wanted),
+    preempt = sym on_preempt,
+    current = const offset_of!(Cpu, current),
+    in_interrupt = const offset_of!(Task, in_interrupt),
+    in_nmi = const offset_of!(Task, in_nmi),
 );
 
 /// What was interrupted, as the stubs save it. Changing it changes what the
@@ -110,23 +115,28 @@ pub(super) fn double_fault_entry() -> usize {
     (&raw const double_fault_stub) as usize
 }
 
-extern "C" fn on_trap(frame: &mut TrapFrame) {
+/// Handles it; says whether it was the timer, so that the stub calls
+/// `on_preempt` afterwards.
+extern "C" fn on_trap(frame: &mut TrapFrame) -> bool {
     match frame.vector {
         vector if vector == u64::from(apic::TIMER_VECTOR) => {
             apic::end_of_interrupt();
             trap::tick();
+            return true;
         }
-        PAGE_FAULT => {
-            if frame.rip == probe_read as *const () as usize {
-                // The handler runs before the fix, so that it is seen to run.
-                trap::page_fault(frame, fault_address(), true);
-                frame.rip = probe_failed as *const () as usize;
-            } else {
-                trap::page_fault(frame, fault_address(), false);
-            }
+        PAGE_FAULT if frame.rip == probe_read as *const () as usize => {
+            // The handler sees the fault where it happened.
+            trap::probe_fault(frame);
+            frame.rip = probe_failed as *const () as usize;
         }
+        PAGE_FAULT => trap::page_fault(frame, fault_address()),
         vector => trap::exception(frame, name(vector), frame.error),
     }
+    false
+}
+
+extern "C" fn on_preempt() {
+    sched::preempt();
 }
 
 extern "C" fn on_nmi(frame: &mut TrapFrame) {
@@ -167,12 +177,12 @@ pub(super) struct Pushed {
 /// and exit, as many kernels have it. Where a function's return address would
 /// be lies the interrupted instruction, so such a function is never traced.
 pub(super) extern "x86-interrupt" fn on_breakpoint(pushed: Pushed) {
-    trap::breakpoint(pushed.rip as usize);
+    trap::nested(|| trap::breakpoint(pushed.rip as usize));
 }
 
 /// An interrupt that the APIC took back. Nothing to do.
 pub(super) extern "x86-interrupt" fn on_spurious(_: Pushed) {
-    trap::spurious();
+    trap::nested(trap::spurious);
 }
 
 /// Runs into the breakpoint.

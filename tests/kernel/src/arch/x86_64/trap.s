@@ -78,9 +78,24 @@ trap_entry:
     push rcx
     push_others
     push_vectors
-    cld
+    # The task that was interrupted knows it before any Rust code runs, or the
+    # handler's first function would pass for the task's own.
+trap_handle:
+    mov rbx, gs:[{current}]
+    test rbx, rbx
+    jz 1f
+    inc dword ptr [rbx + {in_interrupt}]
+1:  cld
     mov rdi, rsp
     call {handler}
+    test rbx, rbx
+    jz trap_exit
+    dec dword ptr [rbx + {in_interrupt}]
+    # The timer switches after the interrupt has ended as far as the count goes:
+    # the task leaves as if it had called the scheduler.
+    test al, al
+    jz trap_exit
+    call {preempt}
 trap_exit:
     fxrstor64 [rsp]
     add rsp, 512
@@ -115,10 +130,7 @@ double_fault_stub:
     push rcx
     push_others
     push_vectors
-    cld
-    mov rdi, rsp
-    call {handler}
-    jmp trap_exit
+    jmp trap_handle
 
 # An NMI may arrive at any instruction, also in the middle of trap_entry, so it
 # stays on its own stack. The same frame.
@@ -150,7 +162,14 @@ nmi_stub:
     jmp trap_exit
 
 2:  push_vectors
-    cld
+    mov rbx, gs:[{current}]
+    test rbx, rbx
+    jz 3f
+    inc dword ptr [rbx + {in_nmi}]
+3:  cld
     mov rdi, rsp
     call {nmi_handler}
+    test rbx, rbx
+    jz trap_exit
+    dec dword ptr [rbx + {in_nmi}]
     jmp trap_exit
