@@ -8,8 +8,8 @@ use core::marker::PhantomData;
 
 use crate::hook::Registers;
 use crate::platform::{Context, Platform};
-use crate::ret_stack::word::{Record, State, Window};
-use crate::ret_stack::{Found, RetStack, View};
+use crate::ret_stack::word::{Record, State};
+use crate::ret_stack::{Claim, Found, RetStack, View};
 use crate::sync::{AtomicUsize, Ordering};
 
 mod callback;
@@ -154,6 +154,18 @@ pub struct Call<'a> {
     pub registers: Option<&'a Registers>,
 }
 
+impl Call<'_> {
+    #[inline(always)]
+    fn record(&self, epoch: usize) -> Record {
+        Record {
+            func: self.func,
+            ret: self.ret,
+            slot: self.slot,
+            epoch,
+        }
+    }
+}
+
 /// Every slot's bit.
 pub(crate) const ALL_CALLBACKS: usize = usize::MAX >> (usize::BITS - SLOTS as u32);
 
@@ -288,57 +300,95 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     fn enter_on(&self, stack: &RetStack, call: &Call<'_>, set: usize) -> Option<usize> {
         let view = stack.view()?;
         let context = P::context();
-        let mut state = stack.state();
+        let state = stack.state();
+        let data = self.table.data_words();
+        // A claim on a stack at rest; what runs after it is not traced.
+        let Some(claim) = view.claim_at_rest(state, context as usize, data) else {
+            return self.enter_slowly(view, state, call, set, context);
+        };
+        // Before any slot is read: an owner that comes later takes no part.
+        let epoch = self.table.epoch();
+        let record = call.record(epoch);
+        let alive = match view.newest_near(state) {
+            Some(newest) => newest.record.slot > call.slot,
+            None => state == State::EMPTY,
+        };
+        if !claim.put_near(&record) | !(alive | (call.slot == 0)) {
+            return self.enter_slowly(view, state, call, set, context);
+        }
+        self.enter_claimed(claim, view, call, set, epoch, context)
+    }
+
+    /// Enters where there may be no room, or others are inside the tracer, or
+    /// the frame is wide, or older frames may be dead.
+    #[cold]
+    #[inline(never)]
+    fn enter_slowly(
+        &self,
+        view: View<'_>,
+        mut state: State,
+        call: &Call<'_>,
+        set: usize,
+        context: Context,
+    ) -> Option<usize> {
+        let stack = view.stack();
         if state.is_guarded(context as usize) {
             stack.count_recursion();
             return None;
         }
-        // From here on nothing that runs is traced.
         stack.set_state(state.guarded(context as usize));
-        // Before any slot is read: an owner that comes later takes no part.
         let epoch = self.table.epoch();
-        if call.slot != 0 && !state.has_claim() && view.top_is_suspect(state, call.slot) {
+        if call.slot != 0 && !state.has_claim() && view.is_suspect(state, call.slot) {
             state = self.end_dead(view, call, state, context);
         }
-        let record = Record {
-            func: call.func,
-            ret: call.ret,
-            slot: call.slot,
-            epoch,
-        };
-        let near = record.is_near(Window::code(), stack.window());
-        let room = self.table.data_words();
-        let Some(claim) = view.claim(state, context as usize, near, room) else {
+        let record = call.record(epoch);
+        let data = self.table.data_words();
+        let Some(claim) = view.claim(state, context as usize, &record, data) else {
             self.overrun(stack, set);
             stack.set_state(state);
             return None;
         };
+        self.enter_claimed(claim, view, call, set, epoch, context)
+    }
+
+    /// Calls the callbacks for a frame that is written, and keeps it if one
+    /// wants the return.
+    #[inline(always)]
+    fn enter_claimed<'a>(
+        &'a self,
+        claim: Claim<'a>,
+        view: View<'a>,
+        call: &Call<'a>,
+        set: usize,
+        epoch: usize,
+        context: Context,
+    ) -> Option<usize> {
         let mut entering = Entering {
             dispatch: Dispatch {
                 view,
                 table: &self.table,
-                record,
+                index: claim.index,
+                data: claim.index + 1,
+                limit: claim.limit,
                 registers: call.registers,
                 context,
                 cause: Cause::Returned,
-                below: state.top(),
-                data: claim.index + 1,
-                claim: Some(claim),
-                refused: 0,
                 pending: 0,
             },
+            claim,
             set,
+            epoch,
         };
-        self.table.begin_entry(&mut entering.dispatch, set);
-        let Entering { ref dispatch, .. } = entering;
-        let accepted = set & !dispatch.refused;
+        let refused = self.table.enter(&mut entering.dispatch, set, epoch);
+        let end = entering.dispatch.data;
+        core::mem::forget(entering);
+        let accepted = set & !refused;
         if accepted == 0 {
             claim.cancel();
-        } else {
-            claim.commit(&dispatch.record, accepted, dispatch.data);
+            return None;
         }
-        core::mem::forget(entering);
-        (accepted != 0).then_some(claim.index)
+        claim.commit(accepted, end);
+        Some(claim.index)
     }
 
     #[cold]
@@ -389,7 +439,39 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     ) -> Option<usize> {
         let view = stack.view()?;
         let context = P::context();
-        let mut state = stack.state();
+        let state = stack.state();
+        if state.is_at_rest() {
+            // From here on nothing that runs is traced.
+            stack.set_state(state.guarded(context as usize));
+            if let Some(found) = view.near_on_slot(state, slot) {
+                // SAFETY: the caller's: the slot may be written.
+                unsafe { put_back(&found) };
+                let after = State::resting(found.start);
+                self.end(view, after, &found, context, Cause::Returned, registers);
+                return Some(found.record.ret);
+            }
+        }
+        // SAFETY: the caller's.
+        unsafe { self.leave_slowly(view, state, slot, context, registers) }
+    }
+
+    /// Leaves where others are inside the tracer, or the frame is wide, or
+    /// not the newest.
+    ///
+    /// # Safety
+    ///
+    /// As for [`leave_on`](Self::leave_on).
+    #[cold]
+    #[inline(never)]
+    unsafe fn leave_slowly(
+        &self,
+        view: View<'_>,
+        mut state: State,
+        slot: usize,
+        context: Context,
+        registers: Option<&Registers>,
+    ) -> Option<usize> {
+        let stack = view.stack();
         if state.is_guarded(context as usize) {
             // No call enters while this context is inside a callback, so this
             // one is older: the callback was left by a jump.
@@ -397,20 +479,17 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             stack.count_stray();
             state = state.abandoned(context as usize);
         }
-        // From here on nothing that runs is traced.
         stack.set_state(state.guarded(context as usize));
-        let mut found = view.frame_below(state.top());
-        if found.is_none_or(|found| found.record.slot != slot) {
-            (state, found) =
-                self.end_above(view, state, context, |found| found.record.slot == slot);
-        }
+        let is = |found: &Found| found.record.slot == slot;
+        let (state, found) = self.end_above(view, state, context, is);
         let Some(found) = found else {
             stack.set_state(state);
             return None;
         };
         // SAFETY: the caller's: the slot may be written.
         unsafe { put_back(&found) };
-        self.end(view, state, &found, context, Cause::Returned, registers);
+        let after = view.state_below(&found, state);
+        self.end(view, after, &found, context, Cause::Returned, registers);
         Some(found.record.ret)
     }
 
@@ -432,42 +511,41 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         P::lost_return(slot)
     }
 
-    /// Ends the newest frame: runs its exits, then takes it off the stack. The
-    /// guards are afterwards those of `state`.
+    /// Ends the newest frame: runs its exits. `after` is the state once it is
+    /// gone.
     #[inline(always)]
     fn end(
         &self,
         view: View<'_>,
-        state: State,
+        after: State,
         found: &Found,
         context: Context,
         cause: Cause,
         registers: Option<&Registers>,
     ) {
-        let after = view.state_below(found, state);
         // The frame is off the stack, and its words stay claimed until the
         // last exit: it can not be ended twice, whatever interrupts.
         let ending = after.claimed(found.end).guarded(context as usize);
         view.stack().set_state(ending);
+        let epoch = found.record.epoch;
         let mut leaving = Leaving {
             dispatch: Dispatch {
                 view,
                 table: &self.table,
-                record: found.record,
+                index: found.index,
+                data: found.end,
+                limit: found.end,
                 registers,
                 context,
                 cause,
-                below: found.start,
-                data: found.end,
-                claim: None,
-                refused: 0,
                 pending: 0,
             },
             after,
+            epoch,
         };
-        self.table.begin_exit(&mut leaving.dispatch, found.set);
-        view.stack().set_state(leaving.after);
+        self.table.leave(&mut leaving.dispatch, found.set, epoch);
         core::mem::forget(leaving);
+        view.stack().set_state(after);
     }
 
     /// Looks for the newest frame that `is` the wanted one, and ends those above
@@ -518,7 +596,8 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         {
             stack.count_unwound();
             let state = stack.state().guarded(context as usize);
-            self.end(view, state, &frame, context, Cause::Unwound, None);
+            let after = view.state_below(&frame, state);
+            self.end(view, after, &frame, context, Cause::Unwound, None);
         }
         core::mem::forget(guards);
     }
@@ -540,18 +619,22 @@ unsafe fn put_back(found: &Found) {
 /// had accepted get their exit, and the call goes on untraced.
 struct Entering<'a> {
     dispatch: Dispatch<'a>,
+    claim: Claim<'a>,
     set: usize,
+    epoch: usize,
 }
 
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
-        let Self { dispatch, set } = self;
-        let accepted = *set & !dispatch.refused & !dispatch.pending;
-        let Some(claim) = dispatch.claim.take() else {
-            return;
-        };
+        let Self {
+            dispatch,
+            claim,
+            set,
+            epoch,
+        } = self;
+        let accepted = *set & !dispatch.pending;
         dispatch.cause = Cause::Unwound;
-        dispatch.table.begin_exit(dispatch, accepted);
+        dispatch.table.leave(dispatch, accepted, *epoch);
         claim.cancel();
     }
 }
@@ -561,13 +644,18 @@ impl Drop for Entering<'_> {
 struct Leaving<'a> {
     dispatch: Dispatch<'a>,
     after: State,
+    epoch: usize,
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let Self { dispatch, after } = self;
+        let Self {
+            dispatch,
+            after,
+            epoch,
+        } = self;
         let pending = core::mem::take(&mut dispatch.pending) >> 1;
-        dispatch.table.begin_exit(dispatch, pending);
+        dispatch.table.leave(dispatch, pending, *epoch);
         dispatch.view.stack().set_state(*after);
     }
 }

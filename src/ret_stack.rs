@@ -6,8 +6,8 @@
 //!
 //! # Interruptible anywhere
 //!
-//! One [`State`] word tells how far the stack is filled (*top*) and how far it
-//! is claimed (*reserved*). An owner pushes in three steps:
+//! One [`State`] word tells how far the stack is filled (*top*) and how much is
+//! claimed above that, up to *reserved*. An owner pushes in three steps:
 //!
 //! ```text
 //!  1. claim   state := top = t, reserved = r      one store
@@ -67,9 +67,9 @@ pub struct RetStack {
     len: AtomicU32,
     /// Bytes of the task's real stack, 0 where it is not known.
     span: AtomicU32,
-    /// The lowest address of the task's real stack: the middle of the window
-    /// in which near frames tell their slots.
-    low: AtomicUsize,
+    /// The base of the window in which near frames tell their slots: the lowest
+    /// address of the task's real stack is in its middle.
+    window: AtomicUsize,
     slept: Ticks,
     left: Ticks,
     overruns: AtomicU32,
@@ -211,7 +211,7 @@ impl RetStack {
             words: AtomicPtr::new(ptr::null_mut()),
             len: AtomicU32::new(0),
             span: AtomicU32::new(0),
-            low: AtomicUsize::new(0),
+            window: AtomicUsize::new(0),
             slept: Ticks::new(),
             left: Ticks::new(),
             overruns: AtomicU32::new(0),
@@ -274,6 +274,9 @@ impl RetStack {
         let span = stack.end.checked_sub(stack.start);
         let span = span.and_then(|span| u32::try_from(span).ok());
         let span = span.ok_or(AttachError::StackRange)?;
+        // Slots are told in units of eight bytes from the window's base.
+        let low = stack.start.wrapping_add(7) & !7;
+        let span = span.saturating_sub(low.wrapping_sub(stack.start) as u32);
         // The claim: of two that attach at once, one gets it. Acquire pairs
         // with the release of a `detach` on another CPU.
         if self
@@ -295,7 +298,8 @@ impl RetStack {
         self.state.store(State::EMPTY.word(), Ordering::Relaxed);
         self.len.store(len as u32, Ordering::Relaxed);
         self.span.store(span, Ordering::Relaxed);
-        self.low.store(stack.start, Ordering::Relaxed);
+        let window = Window::around(low).base();
+        self.window.store(window, Ordering::Relaxed);
         self.slept.set(0);
         for counter in [
             &self.overruns,
@@ -474,13 +478,13 @@ impl RetStack {
 
     #[inline(always)]
     pub(crate) fn window(&self) -> Window {
-        Window::around(self.low.load(Ordering::Relaxed))
+        Window::from_base(self.window.load(Ordering::Relaxed))
     }
 
     /// Whether `slot` lies in the task's real stack, as far as that is known.
     pub(crate) fn owns(&self, slot: usize) -> bool {
         let span = self.span.load(Ordering::Relaxed) as usize;
-        slot.wrapping_sub(self.low.load(Ordering::Relaxed)) < span
+        slot.wrapping_sub(self.window().middle()) < span
     }
 
     pub(crate) fn count_overrun(&self) {
@@ -638,23 +642,50 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Claims room for a frame: `head` words, and as many of the `data` words
-    /// that callbacks may want as there are. `None` if the head has no room.
+    /// Claims room for a near frame and `data` words on a stack at rest:
+    /// `None`, and nothing has changed, if it is not, or has less room.
     ///
     /// Until [`Claim::commit`] or [`Claim::cancel`], interrupts stay above.
     #[inline(always)]
+    pub(crate) fn claim_at_rest(
+        self,
+        state: State,
+        context: usize,
+        data: usize,
+    ) -> Option<Claim<'a>> {
+        let index = state.top() + NEAR_WORDS - 1;
+        let limit = index + 1 + data;
+        if !state.is_at_rest() || limit > self.len() {
+            return None;
+        }
+        self.stack.set_state(state.claimed(limit).guarded(context));
+        Some(Claim {
+            view: self,
+            state,
+            index,
+            limit,
+        })
+    }
+
+    /// Claims room for a frame, and as many of the `data` words that callbacks
+    /// may want as there are; writes the frame, as one that nobody wants yet.
+    /// `None` if it has no room.
     pub(crate) fn claim(
         self,
         state: State,
         context: usize,
-        near: bool,
+        record: &Record,
         data: usize,
     ) -> Option<Claim<'a>> {
-        let mut start = state.reserved();
+        let near = record.near(Window::code(), self.stack.window());
         // Only wide frames lie above a gap: popping a near one need not look.
-        let near = near && !state.has_claim();
-        let head = if near { NEAR_WORDS } else { WIDE_WORDS };
-        start += usize::from(state.has_claim());
+        let near = near.filter(|_| !state.has_claim());
+        let head = if near.is_some() {
+            NEAR_WORDS
+        } else {
+            WIDE_WORDS
+        };
+        let start = state.reserved() + usize::from(state.has_claim());
         let index = start + head - 1;
         let len = self.len();
         if index >= len {
@@ -667,13 +698,17 @@ impl<'a> View<'a> {
             // SAFETY: `below < index < len`, and it is claimed above.
             unsafe { self.set_unchecked(below, word::gap(below - state.top())) };
         }
-        Some(Claim {
+        let claim = Claim {
             view: self,
             state,
-            near,
             index,
             limit,
-        })
+        };
+        match near {
+            Some(words) => claim.put_head(words),
+            None => claim.put_head(record.wide()),
+        }
+        Some(claim)
     }
 }
 
@@ -683,7 +718,6 @@ pub(crate) struct Claim<'a> {
     view: View<'a>,
     /// The state before the claim.
     state: State,
-    near: bool,
     /// Where the callback-index word goes.
     pub(crate) index: usize,
     /// The end of what is claimed.
@@ -691,44 +725,37 @@ pub(crate) struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Stores one callback's data and its index word at `at`, which is past
-    /// the head and below `limit` by `words.len() + 1`; returns the position
-    /// above them.
-    ///
-    /// # Safety
-    ///
-    /// `self.index < at`, `at + words.len() + 1 <= self.limit`, and `words`
-    /// are 1 to [`MAX_DATA_WORDS`].
+    /// Writes the frame, as one that nobody wants yet; false, and nothing is
+    /// written, if it is not a near one.
     #[inline(always)]
-    pub(crate) unsafe fn put_data(&self, at: usize, callback: usize, words: &[usize]) -> usize {
-        for (i, &word) in words.iter().enumerate() {
-            // SAFETY: below the limit, by the caller; the limit is in bounds.
-            unsafe { self.view.set_unchecked(at + i, word) };
+    pub(crate) fn put_near(&self, record: &Record) -> bool {
+        let near = record.near(Window::code(), self.view.stack.window());
+        match near {
+            Some(words) => self.put_head(words),
+            None => return false,
         }
-        let end = at + words.len();
-        let index = word::DataIndex::new(callback, words.len(), end - self.index);
-        // SAFETY: as above.
-        unsafe { self.view.set_unchecked(end, index.word()) };
-        end + 1
+        true
+    }
+
+    #[inline(always)]
+    fn put_head<const HEAD: usize>(&self, words: [usize; HEAD]) {
+        for (i, word) in words.into_iter().enumerate() {
+            // SAFETY: at or below `index`, which is below the limit: claimed.
+            unsafe { self.view.set_unchecked(self.index + 1 - HEAD + i, word) };
+        }
     }
 
     /// Makes the frame whole: `set` is who wants the return, `end` the
     /// position above the last data.
     #[inline(always)]
-    pub(crate) fn commit(&self, record: &Record, set: usize, end: usize) {
-        let put = |words: &[usize]| {
-            let start = self.index + 1 - words.len();
-            for (i, &word) in words.iter().enumerate() {
-                // SAFETY: `start + i <= self.index < limit`: claimed.
-                unsafe { self.view.set_unchecked(start + i, word) };
-            }
-        };
-        if self.near {
-            put(&record.near(set, Window::code()));
-        } else {
-            put(&record.wide(set));
+    pub(crate) fn commit(&self, set: usize, end: usize) {
+        // SAFETY: `index` is below the limit: claimed, and in bounds.
+        unsafe {
+            let index = self.view.get_unchecked(self.index);
+            self.view
+                .set_unchecked(self.index, word::with_set(index, set));
         }
-        self.view.stack.set_state(self.state.at(end, end));
+        self.view.stack.set_state(self.state.at(end));
     }
 
     /// Gives the room back: nobody wants the return.
@@ -736,6 +763,32 @@ impl Claim<'_> {
     pub(crate) fn cancel(&self) {
         self.view.stack.set_state(self.state);
     }
+}
+
+/// Stores one callback's data and its index word at `at`, for the frame whose
+/// index word is at `index`; returns the position above them.
+///
+/// # Safety
+///
+/// `index < at`, the words from there to `at + words.len()` are claimed, and
+/// `words` are 1 to [`MAX_DATA_WORDS`].
+#[inline(always)]
+pub(crate) unsafe fn put_data(
+    view: View<'_>,
+    index: usize,
+    at: usize,
+    callback: usize,
+    words: &[usize],
+) -> usize {
+    for (i, &word) in words.iter().enumerate() {
+        // SAFETY: claimed, by the caller.
+        unsafe { view.set_unchecked(at + i, word) };
+    }
+    let end = at + words.len();
+    let data = word::DataIndex::new(callback, words.len(), end - index);
+    // SAFETY: as above.
+    unsafe { view.set_unchecked(end, data.word()) };
+    end + 1
 }
 
 /// A frame that was found on the stack.
@@ -777,6 +830,50 @@ impl View<'_> {
             };
             return self.frame_at(index, top);
         }
+    }
+
+    /// The newest frame, if it is a near one and has this slot: the quick way.
+    #[inline(always)]
+    pub(crate) fn near_on_slot(&self, state: State, slot: usize) -> Option<Found> {
+        let found = self.newest_near(state)?;
+        (found.record.slot == slot).then_some(found)
+    }
+
+    /// The newest frame, if it is a near one.
+    #[inline(always)]
+    pub(crate) fn newest_near(&self, state: State) -> Option<Found> {
+        let newest = state.top().checked_sub(1)?;
+        // SAFETY: the top is never above the words.
+        let mut index = newest;
+        let mut word = unsafe { self.get_unchecked(index) };
+        if let Kind::Data(data) = word::kind(word) {
+            index = newest.checked_sub(data.distance())?;
+            // SAFETY: below the top.
+            word = unsafe { self.get_unchecked(index) };
+        }
+        let Kind::Near(set) = word::kind(word) else {
+            return None;
+        };
+        let words: [usize; NEAR_WORDS] = self.head(index)?;
+        Some(Found {
+            record: Record::from_near(words, Window::code(), self.stack.window()),
+            set: set.set(),
+            index,
+            start: index + 1 - NEAR_WORDS,
+            end: newest + 1,
+            near: true,
+        })
+    }
+
+    /// Where the frame starts whose callback-index word is at `index`.
+    fn start_of(&self, index: usize) -> usize {
+        self.frame_at(index, index + 1)
+            .map_or(0, |found| found.start)
+    }
+
+    /// The record of the frame whose callback-index word is at `index`.
+    pub(crate) fn record_at(&self, index: usize) -> Option<Record> {
+        self.frame_at(index, index + 1).map(|found| found.record)
     }
 
     /// The frame whose callback-index word is at `index`.
@@ -823,14 +920,14 @@ impl View<'_> {
     #[inline(always)]
     pub(crate) fn state_below(&self, frame: &Found, state: State) -> State {
         if frame.near {
-            return state.at(frame.start, frame.start);
+            return state.at(frame.start);
         }
         let Some(below) = frame.start.checked_sub(1) else {
-            return state.at(0, 0);
+            return state.at(0);
         };
         match word::kind(self.get(below)) {
-            Kind::Gap(claimed) => state.at(below.saturating_sub(claimed), below),
-            _ => state.at(frame.start, frame.start),
+            Kind::Gap(claimed) => state.at(below.saturating_sub(claimed)).claimed(below),
+            _ => state.at(frame.start),
         }
     }
 }

@@ -250,7 +250,7 @@ macro_rules! call_accessors {
             #[must_use]
             #[inline]
             pub fn func(&self) -> usize {
-                self.dispatch.record.func
+                self.dispatch.record().func
             }
 
             /// The address to which the function returns: in its caller, also
@@ -265,7 +265,7 @@ macro_rules! call_accessors {
             #[must_use]
             #[inline]
             pub fn return_slot(&self) -> usize {
-                self.dispatch.record.slot
+                self.dispatch.record().slot
             }
 
             /// How many calls that this callback follows enclose this one;

@@ -13,32 +13,38 @@ use super::table::{SLOTS, Table};
 use crate::hook::Registers;
 use crate::platform::Context;
 use crate::ret_stack::word::{self, Kind, Record};
-use crate::ret_stack::{Claim, Found, View};
+use crate::ret_stack::{Found, View, put_data};
 
-/// What the callbacks of one entry or exit share.
+/// What the callbacks of one entry or exit share. What a call is, they read
+/// from the frame's own words.
 pub(crate) struct Dispatch<'a> {
     pub(crate) view: View<'a>,
     pub(crate) table: &'a Table,
-    pub(crate) record: Record,
-    pub(crate) registers: Option<&'a Registers>,
-    pub(crate) context: Context,
-    pub(crate) cause: Cause,
-    /// Where the frames that enclose this one end.
-    pub(crate) below: usize,
+    /// The position of the frame's callback-index word.
+    pub(crate) index: usize,
     /// Entry: where the next callback's data go. Exit: where those of the
     /// callbacks that are still to be called end.
     pub(crate) data: usize,
-    /// Entry: the room for the frame.
-    pub(crate) claim: Option<Claim<'a>>,
-    /// Entry: the callbacks that take no part. Exit: unused.
-    pub(crate) refused: usize,
-    /// The callbacks not yet called when one of them panicked.
+    /// Entry: the end of the room for data.
+    pub(crate) limit: usize,
+    pub(crate) registers: Option<&'a Registers>,
+    pub(crate) context: Context,
+    pub(crate) cause: Cause,
+    /// When a callback has panicked: the callbacks not yet called, and at an
+    /// entry those that take no part.
     pub(crate) pending: usize,
 }
 
+/// An entry's step: the callbacks still to be called, the slot of this one,
+/// the call's epoch, and the callbacks that have refused. Returns the last at
+/// the end.
 pub(crate) type EntryThunk =
-    for<'d, 'a, 't> unsafe fn(&'d mut Dispatch<'a>, &'t Table, usize, usize);
-pub(crate) type ExitThunk = EntryThunk;
+    for<'d, 'a, 't> unsafe fn(&'d mut Dispatch<'a>, &'t Table, usize, usize, usize, usize) -> usize;
+
+/// An exit's step: the callbacks still to be called, the place of this one,
+/// and the frame's epoch.
+pub(crate) type ExitThunk =
+    for<'d, 'a, 't> unsafe fn(&'d mut Dispatch<'a>, &'t Table, usize, usize, usize);
 
 /// The functions that slots hold.
 pub(crate) struct Thunks;
@@ -46,8 +52,8 @@ pub(crate) struct Thunks;
 impl Thunks {
     pub(crate) const VACANT_ENTRY: EntryThunk = Self::vacant_entry;
     pub(crate) const VACANT_EXIT: ExitThunk = Self::vacant_exit;
-    pub(crate) const END_ENTRY: EntryThunk = Self::end;
-    pub(crate) const END_EXIT: ExitThunk = Self::end;
+    pub(crate) const END_ENTRY: EntryThunk = Self::end_entry;
+    pub(crate) const END_EXIT: ExitThunk = Self::end_exit;
 
     /// The most words that a frame holds for a `C`, its index word included.
     pub(crate) const fn data_words<C: Callback>() -> usize {
@@ -57,43 +63,75 @@ impl Thunks {
 
     /// Goes on with the lowest slot of `pending`, which has one bit at least.
     #[inline(always)]
-    pub(crate) fn next_entry(dispatch: &mut Dispatch<'_>, table: &Table, pending: usize) {
-        let slot = pending.trailing_zeros() as usize;
+    pub(crate) fn next_entry(
+        dispatch: &mut Dispatch<'_>,
+        table: &Table,
+        pending: usize,
+        epoch: usize,
+        refused: usize,
+    ) -> usize {
         // SAFETY: `pending` has no bits above `SLOTS`, and is not zero: the
         // end's bit is in it until its function is called. The thunk is
         // called with the slot from which it was read.
         unsafe {
+            core::hint::assert_unchecked(pending != 0);
+            let slot = pending.trailing_zeros() as usize;
             core::hint::assert_unchecked(slot <= SLOTS);
-            table.entry(slot)(dispatch, table, pending & !(1 << slot), slot);
+            let rest = pending & pending.wrapping_sub(1);
+            table.entry(slot)(dispatch, table, rest, slot, epoch, refused)
         }
     }
 
     /// Goes on with the highest slot of `pending`; the end is bit 0.
     #[inline(always)]
-    pub(crate) fn next_exit(dispatch: &mut Dispatch<'_>, table: &Table, pending: usize) {
-        let at = pending.checked_ilog2().unwrap_or(0) as usize;
+    pub(crate) fn next_exit(
+        dispatch: &mut Dispatch<'_>,
+        table: &Table,
+        pending: usize,
+        epoch: usize,
+    ) {
         // SAFETY: as in `next_entry`.
         unsafe {
-            core::hint::assert_unchecked(at <= SLOTS && pending != 0);
-            table.exit(at)(dispatch, table, pending & !(1 << at), at);
+            core::hint::assert_unchecked(pending != 0);
+            let at = pending.ilog2() as usize;
+            core::hint::assert_unchecked(at <= SLOTS);
+            table.exit(at)(dispatch, table, pending & !(1 << at), at, epoch);
         }
     }
 
-    unsafe fn end(_: &mut Dispatch<'_>, _: &Table, _: usize, _: usize) {}
+    unsafe fn end_entry(
+        _: &mut Dispatch<'_>,
+        _: &Table,
+        _: usize,
+        _: usize,
+        _: usize,
+        refused: usize,
+    ) -> usize {
+        refused
+    }
+
+    unsafe fn end_exit(_: &mut Dispatch<'_>, _: &Table, _: usize, _: usize, _: usize) {}
 
     unsafe fn vacant_entry(
         dispatch: &mut Dispatch<'_>,
         table: &Table,
         pending: usize,
         slot: usize,
-    ) {
-        dispatch.refused |= 1 << slot;
-        Self::next_entry(dispatch, table, pending);
+        epoch: usize,
+        refused: usize,
+    ) -> usize {
+        Self::next_entry(dispatch, table, pending, epoch, refused | 1 << slot)
     }
 
-    unsafe fn vacant_exit(dispatch: &mut Dispatch<'_>, table: &Table, pending: usize, at: usize) {
+    unsafe fn vacant_exit(
+        dispatch: &mut Dispatch<'_>,
+        table: &Table,
+        pending: usize,
+        at: usize,
+        epoch: usize,
+    ) {
         dispatch.skip_data(at - 1);
-        Self::next_exit(dispatch, table, pending);
+        Self::next_exit(dispatch, table, pending, epoch);
     }
 
     pub(crate) unsafe fn entry<C: Callback>(
@@ -101,15 +139,18 @@ impl Thunks {
         table: &Table,
         pending: usize,
         slot: usize,
-    ) {
+        epoch: usize,
+        mut refused: usize,
+    ) -> usize {
         // SAFETY: called through the slot that holds this function, with its
-        // number; the record's epoch was read before the function was.
-        let owner = unsafe { table.owner::<C>(slot, dispatch.record.epoch) };
-        match owner {
-            Some(callback) => dispatch.enter(callback, pending, slot),
-            None => dispatch.refused |= 1 << slot,
+        // number; the epoch was read before the function was.
+        let owner = unsafe { table.owner::<C>(slot, epoch) };
+        let accepted = owner
+            .is_some_and(|callback| dispatch.enter(callback, slot, pending | 1 << slot | refused));
+        if !accepted {
+            refused |= 1 << slot;
         }
-        Self::next_entry(dispatch, table, pending);
+        Self::next_entry(dispatch, table, pending, epoch, refused)
     }
 
     pub(crate) unsafe fn exit<C: Callback>(
@@ -117,15 +158,16 @@ impl Thunks {
         table: &Table,
         pending: usize,
         at: usize,
+        epoch: usize,
     ) {
         let slot = at - 1;
         // SAFETY: as in `entry`; the frame's epoch is older still.
-        let owner = unsafe { table.owner::<C>(slot, dispatch.record.epoch) };
+        let owner = unsafe { table.owner::<C>(slot, epoch) };
         match owner {
-            Some(callback) => dispatch.leave(callback, pending, slot),
+            Some(callback) => dispatch.leave(callback, slot, pending),
             None => dispatch.skip_data(slot),
         }
-        Self::next_exit(dispatch, table, pending);
+        Self::next_exit(dispatch, table, pending, epoch);
     }
 }
 
@@ -139,36 +181,32 @@ impl Drop for OnUnwind<'_, '_> {
 }
 
 impl Dispatch<'_> {
+    /// Whether the callback takes part.
     #[inline(always)]
-    fn enter<C: Callback>(&mut self, callback: &C, pending: usize, slot: usize) {
+    fn enter<C: Callback>(&mut self, callback: &C, slot: usize, pending: usize) -> bool {
         let words = <C::Frame as FrameData>::Words::LEN;
-        let full = words > 0 && self.claim.is_none_or(|c| self.data + words + 1 > c.limit);
-        if full {
-            return self.miss(slot);
+        if words > 0 && self.data + words + 1 > self.limit {
+            self.table.count_missed(slot);
+            return false;
         }
-        let unwound = OnUnwind(self, pending | 1 << slot);
+        let unwound = OnUnwind(self, pending);
         let wanted = callback.entry(Entry::new(unwound.0, slot));
         core::mem::forget(unwound);
-        match (wanted, self.claim) {
-            (Some(data), Some(claim)) if words > 0 => {
-                let words = data.to_words();
-                // SAFETY: there is room, as checked above; `data` begins
-                // behind the head; the array's length is 1 to 15.
-                self.data = unsafe { claim.put_data(self.data, slot, words.as_slice()) };
-            }
-            (Some(_), _) => {}
-            (None, _) => self.refused |= 1 << slot,
+        let Some(data) = wanted else {
+            return false;
+        };
+        if words > 0 {
+            let words = data.to_words();
+            // SAFETY: there is room, as checked above; `data` begins behind
+            // the index word; the array's length is 1 to 15.
+            self.data =
+                unsafe { put_data(self.view, self.index, self.data, slot, words.as_slice()) };
         }
-    }
-
-    #[cold]
-    fn miss(&mut self, slot: usize) {
-        self.refused |= 1 << slot;
-        self.table.count_missed(slot);
+        true
     }
 
     #[inline(always)]
-    fn leave<C: Callback>(&mut self, callback: &C, pending: usize, slot: usize) {
+    fn leave<C: Callback>(&mut self, callback: &C, slot: usize, pending: usize) {
         let mut words = <C::Frame as FrameData>::Words::ZERO;
         let len = <C::Frame as FrameData>::Words::LEN;
         if len > 0 {
@@ -212,46 +250,42 @@ impl Dispatch<'_> {
         }
     }
 
-    fn frame_below(&self, top: usize) -> Option<Found> {
-        self.view.frame_below(top)
+    /// What the frame remembers of the call.
+    #[inline]
+    pub(crate) fn record(&self) -> Record {
+        self.view.record_at(self.index).unwrap_or(Record::NONE)
+    }
+
+    /// The frames that enclose this one, newest first.
+    fn enclosing(&self) -> impl Iterator<Item = Found> + '_ {
+        self.view.founds_below(self.index)
     }
 
     /// The real caller: through the frames of the functions that tail-called
     /// this one, which are those on the same return slot.
     pub(crate) fn caller(&self) -> usize {
-        let mut caller = self.record.ret;
-        let mut top = self.below;
-        if self.record.slot != 0 {
-            while let Some(frame) = self.frame_below(top)
-                && frame.record.slot == self.record.slot
-            {
-                caller = frame.record.ret;
-                top = frame.start;
-            }
-        }
-        caller
+        let Record { ret, slot, .. } = self.record();
+        self.enclosing()
+            .take_while(|frame| slot != 0 && frame.record.slot == slot)
+            .last()
+            .map_or(ret, |oldest| oldest.record.ret)
     }
 
     /// The enclosing frames in which the owner of `slot` takes part.
-    fn enclosing(&self, slot: usize) -> impl Iterator<Item = Found> + '_ {
+    fn enclosing_of(&self, slot: usize) -> impl Iterator<Item = Found> + '_ {
         let since = self.table.since(slot);
-        let mut top = self.below;
-        core::iter::from_fn(move || {
-            let frame = self.frame_below(top)?;
-            top = frame.start;
-            Some(frame)
-        })
-        .filter(move |frame| frame.set & (1 << slot) != 0 && since <= frame.record.epoch)
+        self.enclosing()
+            .filter(move |frame| frame.set & (1 << slot) != 0 && since <= frame.record.epoch)
     }
 
     pub(crate) fn depth(&self, slot: usize) -> usize {
-        self.enclosing(slot).count()
+        self.enclosing_of(slot).count()
     }
 
     /// The function of the nearest enclosing frame of `slot`'s owner, and
     /// where its data start.
     pub(crate) fn parent(&self, slot: usize, len: usize) -> Option<(usize, usize)> {
-        let frame = self.enclosing(slot).next()?;
+        let frame = self.enclosing_of(slot).next()?;
         if len == 0 {
             return Some((frame.record.func, frame.end));
         }

@@ -41,17 +41,17 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         let slot = (0..SLOTS).find(vacant).ok_or(RehearseError::NoSlot)?;
         let set = 1 << slot;
         // Hooks write a return slot; this one is real.
-        let mut slot_word = [0_usize; 2];
+        let mut slot_word = [Self::rehearsed(0).ret; 2];
         let return_slot = slot_word.as_mut_ptr();
 
         let room = |stack: &RetStack| {
             let guards = stack.state();
             let view = stack.view()?;
-            let lifted = State::EMPTY.at(guards.top(), guards.reserved());
+            let lifted = guards.with_guards_of(State::EMPTY);
             // Something to leave, then the guards off.
             let record = Self::rehearsed(return_slot as usize);
-            let claim = view.claim(lifted, 0, false, 0)?;
-            claim.commit(&record, 0, claim.index + 1);
+            let claim = view.claim(lifted, 0, &record, 0)?;
+            claim.commit(0, claim.index + 1);
             Some(guards)
         };
         let guards = P::current(room).flatten().ok_or(RehearseError::NoStack)?;
@@ -65,10 +65,12 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             .ok_or(RehearseError::NoStack)
     }
 
+    /// A frame like that of a call from nearby.
     fn rehearsed(slot: usize) -> Record {
+        let near = Self::rehearsed as fn(usize) -> Record as usize;
         Record {
-            func: 0,
-            ret: 0,
+            func: near,
+            ret: near,
             slot,
             epoch: 0,
         }
@@ -77,9 +79,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// The paths that a real call does not always take.
     #[inline(never)]
     fn rehearse_all(&self, set: usize, slot: usize) -> Option<()> {
+        let Record { func, ret, .. } = Self::rehearsed(slot);
         let call = Call {
-            func: 0,
-            ret: 0,
+            func,
+            ret,
             slot,
             tail: false,
             registers: None,
@@ -99,13 +102,20 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         unsafe { stack.attach_local(&mut words, real_stack) }.ok()?;
         let view = stack.view()?;
         let push = |slot: usize| {
-            if let Some(claim) = view.claim(stack.state(), 0, false, 0) {
-                claim.commit(&Self::rehearsed(slot), 0, claim.index + 1);
+            if let Some(claim) = view.claim(stack.state(), 0, &Self::rehearsed(slot), 0) {
+                claim.commit(0, claim.index + 1);
             }
-            stack.set_state(State::EMPTY.at(stack.state().top(), stack.state().reserved()));
+            stack.set_state(stack.state().with_guards_of(State::EMPTY));
         };
         // Refused, then a return that finds nothing, then one that does.
         enter(&stack, &call);
+        enter(
+            &stack,
+            &Call {
+                func: !func,
+                ..call
+            },
+        );
         leave(&stack);
         push(slot);
         leave(&stack);
@@ -137,7 +147,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         push(slot);
         leave(&stack);
         // Full.
-        stack.set_state(State::EMPTY.at(WORDS, WORDS));
+        stack.set_state(State::EMPTY.at(WORDS));
         enter(&stack, &call);
         Some(())
     }

@@ -271,16 +271,17 @@ impl Table {
             .map_or(0, |m| m.load(Ordering::Relaxed))
     }
 
-    /// Begins an entry: calls the callbacks of `set`, in slot order.
+    /// Calls the entries of the callbacks of `set`, in slot order; returns
+    /// those that take no part.
     #[inline(always)]
-    pub(crate) fn begin_entry(&self, dispatch: &mut Dispatch<'_>, set: usize) {
-        Thunks::next_entry(dispatch, self, set | 1 << SLOTS);
+    pub(crate) fn enter(&self, dispatch: &mut Dispatch<'_>, set: usize, epoch: usize) -> usize {
+        Thunks::next_entry(dispatch, self, set | 1 << SLOTS, epoch, 0)
     }
 
-    /// Begins an exit: calls the callbacks of `set`, in reverse slot order.
+    /// Calls the exits of the callbacks of `set`, in reverse slot order.
     #[inline(always)]
-    pub(crate) fn begin_exit(&self, dispatch: &mut Dispatch<'_>, set: usize) {
-        Thunks::next_exit(dispatch, self, set << 1 | 1);
+    pub(crate) fn leave(&self, dispatch: &mut Dispatch<'_>, set: usize, epoch: usize) {
+        Thunks::next_exit(dispatch, self, set << 1 | 1, epoch);
     }
 }
 

@@ -118,11 +118,11 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 // It was killed inside an entry: what that had claimed is void.
                 stack.count_stray();
             }
-            state = state.at(state.top(), state.top()).all_guarded();
+            state = state.at(state.top()).all_guarded();
             stack.set_state(state);
             while let Some(frame) = view.frame_below(stack.state().top()) {
-                let state = stack.state();
-                self.end(view, state, &frame, context, Cause::TaskExit, None);
+                let after = view.state_below(&frame, stack.state());
+                self.end(view, after, &frame, context, Cause::TaskExit, None);
             }
             stack.give_back()
         };
@@ -284,7 +284,8 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 stack.set_state(state);
                 return None;
             };
-            self.end(view, state, &found, context, Cause::Returned, None);
+            let after = view.state_below(&found, state);
+            self.end(view, after, &found, context, Cause::Returned, None);
             Some(())
         };
         let _ = P::current(leave);

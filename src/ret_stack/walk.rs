@@ -102,22 +102,16 @@ impl View<'_> {
         })
     }
 
-    /// Whether a call that enters on `slot` makes it doubtful that the newest
-    /// frame is alive: calls on one stack have ever lower slots.
-    #[inline(always)]
-    pub(crate) fn top_is_suspect(&self, state: State, slot: usize) -> bool {
-        match self.frame_below(state.top()) {
-            Some(found) if found.record.slot == 0 => self.is_suspect_below(found.start, slot),
-            Some(found) => found.record.slot <= slot,
-            None => false,
-        }
+    /// The frames below the one whose index word is at `index`.
+    pub(crate) fn founds_below(&self, index: usize) -> impl Iterator<Item = Found> + '_ {
+        self.founds(self.start_of(index))
     }
 
-    /// A scope has no slot: the first frame below it that has one decides.
-    #[cold]
-    #[inline(never)]
-    fn is_suspect_below(&self, top: usize, slot: usize) -> bool {
-        self.founds(top)
+    /// Whether the newest frame with a slot makes it doubtful that all frames
+    /// are alive, when a call enters on `slot`: calls on one stack have ever
+    /// lower slots.
+    pub(crate) fn is_suspect(&self, state: State, slot: usize) -> bool {
+        self.founds(state.top())
             .find(|found| found.record.slot != 0)
             .is_some_and(|found| found.record.slot <= slot)
     }

@@ -97,8 +97,8 @@ const POSITION_BITS: u32 = 30;
 #[cfg(target_pointer_width = "32")]
 const POSITION_BITS: u32 = 14;
 const TOP: Field = Field::first(POSITION_BITS);
-const RESERVED: Field = Field::after(TOP, POSITION_BITS);
-const GUARDS: Field = Field::after(RESERVED, 4);
+const CLAIMED: Field = Field::after(TOP, POSITION_BITS);
+const GUARDS: Field = Field::after(CLAIMED, 4);
 
 #[cfg(target_pointer_width = "64")]
 const_assert!(SLOT.end() == usize::BITS);
@@ -181,6 +181,16 @@ impl Index {
     const fn near_epoch(self) -> usize {
         EPOCH.get(self.0)
     }
+
+    /// The slot of a near frame.
+    #[inline(always)]
+    #[cfg(target_pointer_width = "64")]
+    const fn slot(self, stack: Window) -> usize {
+        match SLOT.get(self.0) {
+            0 => 0,
+            slot => stack.base.wrapping_add(slot << 3),
+        }
+    }
 }
 
 impl core::fmt::Debug for Index {
@@ -190,7 +200,7 @@ impl core::fmt::Debug for Index {
             .field("set", &format_args!("{:#06x}", SET.get(self.0)))
             .field("epoch", &EPOCH.get(self.0));
         #[cfg(target_pointer_width = "64")]
-        s.field("slot", &format_args!("{:#010x}", SLOT.get(self.0) << 3));
+        s.field("slot", &format_args!("+{:#x}", SLOT.get(self.0) << 3));
         s.finish()
     }
 }
@@ -238,6 +248,12 @@ impl core::fmt::Debug for DataIndex {
     }
 }
 
+/// An index word with an empty set, given `set`.
+#[inline(always)]
+pub(crate) const fn with_set(index: usize, set: usize) -> usize {
+    index | SET.put(set)
+}
+
 /// Whether `word` is the data index of `callback` with `words` data words,
 /// whatever its distance.
 #[inline(always)]
@@ -264,9 +280,22 @@ impl Window {
     /// the ends of the address space.
     #[inline(always)]
     pub(crate) const fn around(middle: usize) -> Self {
-        Self {
-            base: middle.wrapping_sub(1 << 31),
-        }
+        Self::from_base(middle.wrapping_sub(1 << 31))
+    }
+
+    /// The window that begins at `base`.
+    #[inline(always)]
+    pub(crate) const fn from_base(base: usize) -> Self {
+        Self { base }
+    }
+
+    /// The address around which it lies.
+    pub(crate) const fn middle(self) -> usize {
+        self.base.wrapping_add(1 << 31)
+    }
+
+    pub(crate) const fn base(self) -> usize {
+        self.base
     }
 
     /// The window of the code: functions and return addresses. Its middle is
@@ -279,21 +308,8 @@ impl Window {
     }
 
     #[inline(always)]
-    pub(crate) const fn holds(self, address: usize) -> bool {
-        self.offset(address) as u64 >> 32 == 0
-    }
-
-    #[inline(always)]
     const fn offset(self, address: usize) -> usize {
         address.wrapping_sub(self.base)
-    }
-
-    /// The address in this window whose low half is `low`.
-    #[inline(always)]
-    #[cfg(target_pointer_width = "64")]
-    const fn address(self, low: u32) -> usize {
-        self.base
-            .wrapping_add(low.wrapping_sub(self.base as u32) as usize)
     }
 }
 
@@ -312,31 +328,42 @@ const FUNC: Field = Field::first(32);
 #[cfg(target_pointer_width = "64")]
 const RET: Field = Field::rest(FUNC);
 
+impl Record {
+    /// Of a frame that can not be read: of no function.
+    pub(crate) const NONE: Self = Self {
+        func: 0,
+        ret: 0,
+        slot: 0,
+        epoch: 0,
+    };
+}
+
 #[cfg(target_pointer_width = "64")]
 impl Record {
-    /// Whether the record fits a near frame.
+    /// A near frame's words with an empty set, if the record fits one.
     #[inline(always)]
-    pub(crate) const fn is_near(&self, code: Window, stack: Window) -> bool {
-        // A slot whose low half is zero would read back as "no slot".
-        let slot_fits = self.slot == 0
-            || (stack.holds(self.slot) && self.slot as u32 != 0 && self.slot & 7 == 0);
-        code.holds(self.func) && code.holds(self.ret) && slot_fits && self.epoch <= EPOCH.max()
+    pub(crate) const fn near(&self, code: Window, stack: Window) -> Option<[usize; NEAR_WORDS]> {
+        let (func, ret) = (code.offset(self.func), code.offset(self.ret));
+        // In units of eight bytes: an offset that is not a multiple of eight
+        // turns into a large number.
+        let slot = stack.offset(self.slot).rotate_right(3);
+        // Zero stands for "no slot", so the window's first address is wide.
+        let slot = match self.slot {
+            0 => 0,
+            _ if slot.wrapping_sub(1) < SLOT.max() => slot,
+            _ => return None,
+        };
+        if FUNC.max() < func | ret || EPOCH.max() < self.epoch {
+            return None;
+        }
+        let index = KIND_NEAR | EPOCH.put(self.epoch) | SLOT.put(slot);
+        Some([FUNC.put(func) | RET.put(ret), index])
     }
 
-    /// A near frame's words; only for a record that [`is_near`](Self::is_near).
+    /// A wide frame's words with an empty set.
     #[inline(always)]
-    pub(crate) const fn near(&self, set: usize, code: Window) -> [usize; NEAR_WORDS] {
-        let slot = SLOT.put((self.slot as u32 >> 3) as usize);
-        [
-            FUNC.put(code.offset(self.func)) | RET.put(code.offset(self.ret)),
-            KIND_NEAR | SET.put(set) | EPOCH.put(self.epoch) | slot,
-        ]
-    }
-
-    /// A wide frame's words.
-    #[inline(always)]
-    pub(crate) const fn wide(&self, set: usize) -> [usize; WIDE_WORDS] {
-        let index = KIND_WIDE | SET.put(set) | (self.epoch << EPOCH.shift);
+    pub(crate) const fn wide(&self) -> [usize; WIDE_WORDS] {
+        let index = KIND_WIDE | (self.epoch << EPOCH.shift);
         [self.func, self.ret, self.slot, index]
     }
 
@@ -344,11 +371,10 @@ impl Record {
     #[inline(always)]
     pub(crate) const fn from_near(words: [usize; NEAR_WORDS], code: Window, stack: Window) -> Self {
         let [record, index] = words;
-        let low = (SLOT.get(index) as u32) << 3;
         Self {
             func: code.base.wrapping_add(FUNC.get(record)),
             ret: code.base.wrapping_add(RET.get(record)),
-            slot: if low == 0 { 0 } else { stack.address(low) },
+            slot: Index(index).slot(stack),
             epoch: Index(index).near_epoch(),
         }
     }
@@ -368,24 +394,21 @@ impl Record {
 
 #[cfg(target_pointer_width = "32")]
 impl Record {
-    /// Whether the record fits a near frame.
+    /// A near frame's words with an empty set, if the record fits one.
     #[inline(always)]
-    pub(crate) const fn is_near(&self, _code: Window, _stack: Window) -> bool {
-        self.epoch <= EPOCH.max()
+    pub(crate) const fn near(&self, _: Window, _: Window) -> Option<[usize; NEAR_WORDS]> {
+        if EPOCH.max() < self.epoch {
+            return None;
+        }
+        let index = KIND_NEAR | EPOCH.put(self.epoch);
+        Some([self.func, self.ret, self.slot, index])
     }
 
-    /// A near frame's words; only for a record that [`is_near`](Self::is_near).
+    /// A wide frame's words with an empty set: the epoch whole, before the
+    /// index.
     #[inline(always)]
-    pub(crate) const fn near(&self, set: usize, _code: Window) -> [usize; NEAR_WORDS] {
-        let index = KIND_NEAR | SET.put(set) | EPOCH.put(self.epoch);
-        [self.func, self.ret, self.slot, index]
-    }
-
-    /// A wide frame's words: the epoch whole, before the index.
-    #[inline(always)]
-    pub(crate) const fn wide(&self, set: usize) -> [usize; WIDE_WORDS] {
-        let index = KIND_WIDE | SET.put(set);
-        [self.func, self.ret, self.slot, self.epoch, index]
+    pub(crate) const fn wide(&self) -> [usize; WIDE_WORDS] {
+        [self.func, self.ret, self.slot, self.epoch, KIND_WIDE]
     }
 
     /// Reads a near frame back.
@@ -413,13 +436,15 @@ impl Record {
     }
 }
 
-/// The state word of a shadow stack: how far it is filled, how far it is
-/// claimed, and which contexts are inside the tracer. One word, so that one
+/// The state word of a shadow stack: how far it is filled, how much is claimed
+/// above that, and which contexts are inside the tracer. One word, so that one
 /// plain store moves all three and an interrupt sees them together.
 ///
 /// ```text
-/// top:30 │ reserved:30 │ guards:4      (14 │ 14 │ 4 on a 32-bit target)
+/// top:30 │ claimed:30 │ guards:4      (14 │ 14 │ 4 on a 32-bit target)
 /// ```
+///
+/// At rest, with nothing claimed and nobody inside, it is the top alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State(usize);
 
@@ -436,6 +461,18 @@ impl State {
         self.0
     }
 
+    /// Filled up to `top`, nothing claimed, nobody inside.
+    #[inline(always)]
+    pub(crate) const fn resting(top: usize) -> Self {
+        Self(top)
+    }
+
+    /// Whether nothing is claimed and nobody is inside.
+    #[inline(always)]
+    pub(crate) const fn is_at_rest(self) -> bool {
+        self.0 <= TOP.max()
+    }
+
     /// Words of whole frames.
     #[inline(always)]
     pub(crate) const fn top(self) -> usize {
@@ -446,7 +483,13 @@ impl State {
     /// owner has claimed.
     #[inline(always)]
     pub(crate) const fn reserved(self) -> usize {
-        RESERVED.get(self.0)
+        TOP.get(self.0) + CLAIMED.get(self.0)
+    }
+
+    /// Whether an interrupted owner has claimed words above the top.
+    #[inline(always)]
+    pub(crate) const fn has_claim(self) -> bool {
+        self.0 & CLAIMED.mask() != 0
     }
 
     /// Whether `context` (0 to 3) is inside the tracer.
@@ -468,7 +511,7 @@ impl State {
     /// `context` is no longer inside the tracer, and what it had claimed is
     /// void.
     pub(crate) const fn abandoned(self, context: usize) -> Self {
-        Self(self.at(self.top(), self.top()).0 & !GUARDS.put(1 << context))
+        Self(self.0 & !CLAIMED.mask() & !GUARDS.put(1 << context))
     }
 
     /// Every context inside the tracer.
@@ -482,22 +525,17 @@ impl State {
         Self((self.0 & !GUARDS.mask()) | (other.0 & GUARDS.mask()))
     }
 
-    /// Both positions set; the guards stay.
+    /// Filled up to `top`, with nothing claimed; the guards stay.
     #[inline(always)]
-    pub(crate) const fn at(self, top: usize, reserved: usize) -> Self {
-        Self((self.0 & GUARDS.mask()) | TOP.put(top) | RESERVED.put(reserved))
+    pub(crate) const fn at(self, top: usize) -> Self {
+        Self((self.0 & GUARDS.mask()) | TOP.put(top))
     }
 
-    /// Claimed up to `limit`; the top and the guards stay.
+    /// Claimed up to `reserved`, which is not below the top.
     #[inline(always)]
-    pub(crate) const fn claimed(self, limit: usize) -> Self {
-        Self((self.0 & !RESERVED.mask()) | RESERVED.put(limit))
-    }
-
-    /// Whether an interrupted owner has claimed words above the top.
-    #[inline(always)]
-    pub(crate) const fn has_claim(self) -> bool {
-        self.top() != self.reserved()
+    pub(crate) const fn claimed(self, reserved: usize) -> Self {
+        let claimed = CLAIMED.put(reserved.wrapping_sub(self.top()));
+        Self((self.0 & !CLAIMED.mask()) | claimed)
     }
 }
 

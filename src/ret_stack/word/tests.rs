@@ -14,7 +14,7 @@ mod golden {
         base: 0xffff_ffff_0000_0000,
     };
     const STACK: Window = Window {
-        base: 0xffff_c900_0000_0000,
+        base: 0xffff_c900_0000_1000,
     };
 
     #[test]
@@ -22,17 +22,22 @@ mod golden {
         let record = Record {
             func: 0xffff_ffff_0123_4560,
             ret: 0xffff_ffff_8765_4321,
-            slot: 0xffff_c900_89ab_cde8,
+            slot: 0xffff_c900_89ab_dde8,
             epoch: 0x1_2345,
         };
-        assert!(record.is_near(CODE, STACK));
-        let words = record.near(0x8001, CODE);
+        let [record_word, index_word] = record.near(CODE, STACK).unwrap();
+        let words = [record_word, with_set(index_word, 0x8001)];
         // func in the low half; kind 1, set from bit 2, epoch from bit 18,
-        // slot / 8 from bit 35.
+        // slot's offset / 8 from bit 35.
         let index = 1 | 0x8001 << 2 | 0x1_2345 << 18 | (0x89ab_cde8_usize >> 3) << 35;
         assert_eq!(words, [0x8765_4321_0123_4560, index]);
         assert_eq!(index, 0x89ab_cdec_8d16_0005);
         assert_eq!(Record::from_near(words, CODE, STACK), record);
+    }
+
+    fn wide(record: Record, set: usize) -> [usize; WIDE_WORDS] {
+        let [func, ret, slot, index] = record.wide();
+        [func, ret, slot, with_set(index, set)]
     }
 
     #[test]
@@ -43,9 +48,12 @@ mod golden {
             slot: 8,
             epoch: MAX_EPOCH,
         };
-        assert_eq!(record.wide(0xffff), [0x1234, usize::MAX, 8, usize::MAX - 1]);
-        assert_eq!(record.wide(0)[3], 0xffff_ffff_fffc_0002);
-        assert_eq!(Record::from_wide(record.wide(0xffff)), record);
+        assert_eq!(
+            wide(record, 0xffff),
+            [0x1234, usize::MAX, 8, usize::MAX - 1]
+        );
+        assert_eq!(wide(record, 0)[3], 0xffff_ffff_fffc_0002);
+        assert_eq!(Record::from_wide(wide(record, 0xffff)), record);
     }
 
     #[test]
@@ -62,7 +70,7 @@ mod golden {
 
     #[test]
     fn state() {
-        assert_eq!(State::EMPTY.at(3, 5).word(), 0x0000_0001_4000_0003);
+        assert_eq!(State::EMPTY.at(3).claimed(5).word(), 0x0000_0000_8000_0003);
         assert_eq!(State::EMPTY.guarded(3).word(), 1 << 63);
         assert_eq!(State::EMPTY.all_guarded().word(), 0xf << 60);
         assert_eq!(MAX_WORDS, 0x3fff_ffff);
@@ -141,7 +149,7 @@ mod golden {
                 },
                 false,
             ),
-            // Its low half is 0, which stands for "no slot".
+            // Its offset is 0, which stands for "no slot".
             (
                 Record {
                     slot: STACK.base,
@@ -173,11 +181,11 @@ mod golden {
             ),
         ];
         for (record, is_near) in cases {
-            assert_eq!(record.is_near(CODE, STACK), is_near, "{record:x?}");
-            let back = if is_near {
-                Record::from_near(record.near(0xffff, CODE), CODE, STACK)
-            } else {
-                Record::from_wide(record.wide(0xffff))
+            let near = record.near(CODE, STACK);
+            assert_eq!(near.is_some(), is_near, "{record:x?}");
+            let back = match near {
+                Some(words) => Record::from_near(words, CODE, STACK),
+                None => Record::from_wide(record.wide()),
             };
             assert_eq!(back, record);
         }
@@ -187,13 +195,24 @@ mod golden {
     fn a_window_reaches_2_gib_to_both_sides_and_wraps() {
         let middle = 0xffff_ffff_ffff_f000;
         let window = Window::around(middle);
-        assert!(window.holds(middle) && window.holds(middle - (1 << 31)));
-        assert!(!window.holds(middle - (1 << 31) - 1));
+        assert_eq!(
+            (window.base(), window.middle()),
+            (0xffff_ffff_7fff_f000, middle)
+        );
+        let holds = |func: usize| {
+            let record = Record {
+                func,
+                ret: middle,
+                slot: 0,
+                epoch: 0,
+            };
+            let near = record.near(window, window);
+            near.map(|words| Record::from_near(words, window, window).func) == Some(func)
+        };
+        assert!(holds(middle) && holds(middle - (1 << 31)));
+        assert!(!holds(middle - (1 << 31) - 1));
         // Over the end of the address space.
-        assert!(window.holds(0) && window.holds(0x7fff_efff) && !window.holds(0x7fff_f000));
-        for address in [middle, middle - (1 << 31), 0, 0x7fff_efff] {
-            assert_eq!(window.address(address as u32), address);
-        }
+        assert!(holds(0) && holds(0x7fff_efff) && !holds(0x7fff_f000));
     }
 }
 
@@ -210,27 +229,26 @@ mod golden {
             slot: 0xffff_fffc,
             epoch: 0x3fff,
         };
-        assert!(near.is_near(window, window));
-        let words = near.near(0x8001, window);
+        let [func, ret, slot, index] = near.near(window, window).unwrap();
+        let words = [func, ret, slot, with_set(index, 0x8001)];
         assert_eq!(words, [0x1234, 0x8765_4321, 0xffff_fffc, 0xfffe_0005]);
         assert_eq!(Record::from_near(words, window, window), near);
         let wide = Record {
             epoch: 0x4000,
             ..near
         };
-        assert!(!wide.is_near(window, window));
-        assert_eq!(
-            wide.wide(0xffff),
-            [0x1234, 0x8765_4321, 0xffff_fffc, 0x4000, 0x3fffe]
-        );
-        assert_eq!(Record::from_wide(wide.wide(0xffff)), wide);
+        assert_eq!(wide.near(window, window), None);
+        let [func, ret, slot, epoch, index] = wide.wide();
+        let words = [func, ret, slot, epoch, with_set(index, 0xffff)];
+        assert_eq!(words, [0x1234, 0x8765_4321, 0xffff_fffc, 0x4000, 0x3fffe]);
+        assert_eq!(Record::from_wide(words), wide);
     }
 
     #[test]
     fn data_index_and_state() {
         assert_eq!(DataIndex::new(15, 15, 0x3f_ffff).word(), usize::MAX);
         assert_eq!(DataIndex::new(0, 1, 2).word(), 0x807);
-        assert_eq!(State::EMPTY.at(3, 5).word(), 0x0001_4003);
+        assert_eq!(State::EMPTY.at(3).claimed(5).word(), 0x8003);
         assert_eq!(State::EMPTY.guarded(3).word(), 1 << 31);
         assert_eq!(MAX_WORDS, 0x3fff);
     }
@@ -272,22 +290,25 @@ fn data_are_told_by_callback_and_length_alone() {
 
 #[test]
 fn the_state_moves_parts_apart_from_each_other() {
-    let state = State::EMPTY.at(7, 7).guarded(1);
+    let state = State::EMPTY.at(7).guarded(1);
     assert!(state.is_guarded(1) && !state.is_guarded(0) && state.is_any_guarded());
     let claimed = state.claimed(MAX_WORDS).guarded(2);
     assert_eq!((claimed.top(), claimed.reserved()), (7, MAX_WORDS));
     assert!(claimed.has_claim() && claimed.is_guarded(1) && claimed.is_guarded(2));
-    let moved = claimed.at(9, 9);
+    let moved = claimed.at(9);
     assert!(!moved.has_claim() && moved.is_guarded(1) && moved.is_guarded(2));
     let given = moved.with_guards_of(State::EMPTY);
-    assert_eq!(given, State::EMPTY.at(9, 9));
+    assert_eq!(given, State::EMPTY.at(9));
+    assert!(State::resting(9).is_at_rest() && State::resting(MAX_WORDS).is_at_rest());
+    assert!(!state.is_at_rest() && !State::EMPTY.claimed(1).is_at_rest());
+    assert_eq!(State::resting(9), State::EMPTY.at(9));
     let abandoned = claimed.abandoned(2);
     assert_eq!(abandoned, state);
 }
 
 #[test]
 fn words_are_printed_by_field() {
-    let state = State::EMPTY.at(1, 2).guarded(0);
+    let state = State::EMPTY.at(1).claimed(2).guarded(0);
     assert_eq!(
         format!("{state:?}"),
         "State { top: 1, reserved: 2, guards: 0b0001 }"

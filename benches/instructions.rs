@@ -1,0 +1,124 @@
+//! How many instructions a call costs, counted exactly by callgrind. Without
+//! valgrind there is nothing to count, which is said.
+//!
+//! The figures are compared with `benches/instructions.tsv`, which was made by
+//! the compiler that its first line names: with that compiler, a figure above
+//! the table's fails. `--write` makes the table anew.
+
+use std::fmt::Write as _;
+use std::process::{Command, ExitCode};
+
+mod support;
+
+use support::tracer::{attach, pair, register};
+
+const ALL: usize = 0xffff;
+
+/// Runs a case's loop `calls` times. The set-up costs the same for any number
+/// of calls, so that two runs' difference is the calls alone.
+fn run(case: &str, calls: u64) {
+    attach(1024);
+    let (what, callbacks, data) = parse(case);
+    match data {
+        0 => register(callbacks, ()),
+        _ => register(callbacks, 7_usize),
+    };
+    match what {
+        "pair" => pair::pair(calls, ALL),
+        "none" => pair::pair(calls, 0),
+        _ => panic!("no such case: {case}"),
+    }
+}
+
+/// `pair/cb=4/data=1` is the pair with 4 callbacks of 1 data word.
+fn parse(case: &str) -> (&str, usize, usize) {
+    let mut parts = case.split('/');
+    let mut what = parts.next().unwrap_or(case);
+    let (mut callbacks, mut data) = (1, 0);
+    for part in parts {
+        match part.split_once('=') {
+            Some(("cb", n)) => callbacks = n.parse().expect("a number of callbacks"),
+            Some(("data", n)) => data = n.parse().expect("a number of words"),
+            _ => what = part,
+        }
+    }
+    (what, callbacks, data)
+}
+
+const CASES: &[&str] = &[
+    "pair/none",
+    "pair/cb=1",
+    "pair/cb=2",
+    "pair/cb=4",
+    "pair/cb=8",
+    "pair/cb=16",
+    "pair/cb=1/data=1",
+    "pair/cb=2/data=1",
+    "pair/cb=4/data=1",
+    "pair/cb=16/data=1",
+];
+
+/// The instructions of this program, doing `calls` calls of a case.
+fn count(case: &str, calls: u64) -> Option<u64> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(std::env::current_exe().ok()?)
+        .args(["--run", case, &calls.to_string()])
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let after = text.split("Collected :").nth(1)?;
+    after.split_whitespace().next()?.parse().ok()
+}
+
+fn compiler() -> String {
+    let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
+    let version = Command::new(rustc).arg("-V").output();
+    version.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+    )
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().collect();
+    if let [_, run_arg, case, calls, ..] = &args[..]
+        && run_arg == "--run"
+    {
+        run(case, calls.parse().expect("a number of calls"));
+        return ExitCode::SUCCESS;
+    }
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("instructions: skipped, valgrind is not installed");
+        let required = std::env::var("FGRAPH_REQUIRE").unwrap_or_default();
+        return ExitCode::from(u8::from(required.contains("valgrind")));
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.tsv");
+    let table = std::fs::read_to_string(path).unwrap_or_default();
+    let mut new = compiler();
+    let same_compiler = table.lines().next() == Some(&new);
+    let mut failed = false;
+    for case in CASES {
+        const CALLS: u64 = 1000;
+        let counted = |calls| count(case, calls).expect("callgrind counts");
+        let each = (counted(2 * CALLS) - counted(CALLS)) as f64 / CALLS as f64;
+        support::line(case, each, "instructions");
+        let _ = write!(new, "\n{case}\t{each:.2}");
+        let limit = table
+            .lines()
+            .find_map(|line| line.strip_prefix(case)?.strip_prefix('\t'));
+        let limit = limit.and_then(|limit| limit.parse::<f64>().ok());
+        if same_compiler && limit.is_none_or(|limit| each > limit + 0.5) {
+            println!("{case}: more than the {limit:?} of benches/instructions.tsv");
+            failed = true;
+        }
+    }
+    if args.iter().any(|arg| arg == "--write") {
+        std::fs::write(path, new + "\n").expect("the table is writable");
+        return ExitCode::SUCCESS;
+    }
+    if !same_compiler {
+        println!("instructions: the table is of another compiler, nothing compared");
+    }
+    ExitCode::from(u8::from(failed))
+}
