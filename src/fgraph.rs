@@ -292,12 +292,13 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         if set == 0 {
             return false;
         }
+        let call = *call;
         P::current(|stack| self.enter_on(stack, call, set).is_some()).unwrap_or(false)
     }
 
     /// Returns the position of the frame, if there is one.
     #[inline(always)]
-    fn enter_on(&self, stack: &RetStack, call: &Call<'_>, set: usize) -> Option<usize> {
+    fn enter_on(&self, stack: &RetStack, call: Call<'_>, set: usize) -> Option<usize> {
         let view = stack.view()?;
         let context = P::context();
         let state = stack.state();
@@ -316,7 +317,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         if !claim.put_near(&record) | !(alive | (call.slot == 0)) {
             return self.enter_slowly(view, state, call, set, context);
         }
-        self.enter_claimed(claim, view, call, set, epoch, context)
+        self.enter_claimed(claim, view, call.registers, set, epoch, context)
     }
 
     /// Enters where there may be no room, or others are inside the tracer, or
@@ -327,7 +328,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         &self,
         view: View<'_>,
         mut state: State,
-        call: &Call<'_>,
+        call: Call<'_>,
         set: usize,
         context: Context,
     ) -> Option<usize> {
@@ -339,7 +340,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         stack.set_state(state.guarded(context as usize));
         let epoch = self.table.epoch();
         if call.slot != 0 && !state.has_claim() && view.is_suspect(state, call.slot) {
-            state = self.end_dead(view, call, state, context);
+            state = self.end_dead(view, &call, state, context);
         }
         let record = call.record(epoch);
         let data = self.table.data_words();
@@ -348,7 +349,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             stack.set_state(state);
             return None;
         };
-        self.enter_claimed(claim, view, call, set, epoch, context)
+        self.enter_claimed(claim, view, call.registers, set, epoch, context)
     }
 
     /// Calls the callbacks for a frame that is written, and keeps it if one
@@ -358,26 +359,26 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         &'a self,
         claim: Claim<'a>,
         view: View<'a>,
-        call: &Call<'a>,
+        registers: Option<&'a Registers>,
         set: usize,
         epoch: usize,
         context: Context,
     ) -> Option<usize> {
+        let Claim { index, limit, .. } = claim;
         let mut entering = Entering {
             dispatch: Dispatch {
                 view,
                 table: &self.table,
-                index: claim.index,
-                data: claim.index + 1,
-                limit: claim.limit,
-                registers: call.registers,
+                index,
+                data: index + 1,
+                limit,
+                registers,
                 context,
                 cause: Cause::Returned,
                 pending: 0,
             },
-            claim,
+            before: claim.before(),
             set,
-            epoch,
         };
         let refused = self.table.enter(&mut entering.dispatch, set, epoch);
         let end = entering.dispatch.data;
@@ -388,7 +389,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             return None;
         }
         claim.commit(accepted, end);
-        Some(claim.index)
+        Some(index)
     }
 
     #[cold]
@@ -447,7 +448,16 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 // SAFETY: the caller's: the slot may be written.
                 unsafe { put_back(&found) };
                 let after = State::resting(found.start);
-                self.end(view, after, &found, context, Cause::Returned, registers);
+                let ending = after.claiming(found.end - found.start, context as usize);
+                self.end(
+                    view,
+                    ending,
+                    after,
+                    &found,
+                    context,
+                    Cause::Returned,
+                    registers,
+                );
                 return Some(found.record.ret);
             }
         }
@@ -489,7 +499,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         // SAFETY: the caller's: the slot may be written.
         unsafe { put_back(&found) };
         let after = view.state_below(&found, state);
-        self.end(view, after, &found, context, Cause::Returned, registers);
+        self.end_any(view, after, &found, context, Cause::Returned, registers);
         Some(found.record.ret)
     }
 
@@ -511,10 +521,9 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         P::lost_return(slot)
     }
 
-    /// Ends the newest frame: runs its exits. `after` is the state once it is
+    /// Ends the newest frame, whatever it is; `after` is the state once it is
     /// gone.
-    #[inline(always)]
-    fn end(
+    fn end_any(
         &self,
         view: View<'_>,
         after: State,
@@ -523,11 +532,26 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         cause: Cause,
         registers: Option<&Registers>,
     ) {
-        // The frame is off the stack, and its words stay claimed until the
-        // last exit: it can not be ended twice, whatever interrupts.
         let ending = after.claimed(found.end).guarded(context as usize);
+        self.end(view, ending, after, found, context, cause, registers);
+    }
+
+    /// Ends a frame: runs its exits. Meanwhile the state is `ending`: the frame
+    /// is off the stack, and its words stay claimed until the last exit, so it
+    /// can not be ended twice, whatever interrupts.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "inlined: they stay in registers")]
+    fn end(
+        &self,
+        view: View<'_>,
+        ending: State,
+        after: State,
+        found: &Found,
+        context: Context,
+        cause: Cause,
+        registers: Option<&Registers>,
+    ) {
         view.stack().set_state(ending);
-        let epoch = found.record.epoch;
         let mut leaving = Leaving {
             dispatch: Dispatch {
                 view,
@@ -541,9 +565,9 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 pending: 0,
             },
             after,
-            epoch,
         };
-        self.table.leave(&mut leaving.dispatch, found.set, epoch);
+        self.table
+            .leave(&mut leaving.dispatch, found.set, found.record.epoch);
         core::mem::forget(leaving);
         view.stack().set_state(after);
     }
@@ -597,7 +621,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             stack.count_unwound();
             let state = stack.state().guarded(context as usize);
             let after = view.state_below(&frame, state);
-            self.end(view, after, &frame, context, Cause::Unwound, None);
+            self.end_any(view, after, &frame, context, Cause::Unwound, None);
         }
         core::mem::forget(guards);
     }
@@ -619,23 +643,22 @@ unsafe fn put_back(found: &Found) {
 /// had accepted get their exit, and the call goes on untraced.
 struct Entering<'a> {
     dispatch: Dispatch<'a>,
-    claim: Claim<'a>,
+    before: State,
     set: usize,
-    epoch: usize,
 }
 
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
         let Self {
             dispatch,
-            claim,
+            before,
             set,
-            epoch,
         } = self;
         let accepted = *set & !dispatch.pending;
+        let epoch = dispatch.record().epoch;
         dispatch.cause = Cause::Unwound;
-        dispatch.table.leave(dispatch, accepted, *epoch);
-        claim.cancel();
+        dispatch.table.leave(dispatch, accepted, epoch);
+        dispatch.view.stack().set_state(*before);
     }
 }
 
@@ -644,18 +667,14 @@ impl Drop for Entering<'_> {
 struct Leaving<'a> {
     dispatch: Dispatch<'a>,
     after: State,
-    epoch: usize,
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let Self {
-            dispatch,
-            after,
-            epoch,
-        } = self;
+        let Self { dispatch, after } = self;
         let pending = core::mem::take(&mut dispatch.pending) >> 1;
-        dispatch.table.leave(dispatch, pending, *epoch);
+        let epoch = dispatch.record().epoch;
+        dispatch.table.leave(dispatch, pending, epoch);
         dispatch.view.stack().set_state(*after);
     }
 }

@@ -653,16 +653,19 @@ impl<'a> View<'a> {
         context: usize,
         data: usize,
     ) -> Option<Claim<'a>> {
-        let index = state.top() + NEAR_WORDS - 1;
-        let limit = index + 1 + data;
-        if !state.is_at_rest() || limit > self.len() {
+        if !state.is_at_rest() {
             return None;
         }
-        self.stack.set_state(state.claimed(limit).guarded(context));
+        let words = NEAR_WORDS + data;
+        let limit = state.resting_top() + words;
+        if limit > self.len() {
+            return None;
+        }
+        self.stack.set_state(state.claiming(words, context));
         Some(Claim {
             view: self,
             state,
-            index,
+            index: limit - 1 - data,
             limit,
         })
     }
@@ -758,6 +761,12 @@ impl Claim<'_> {
         self.view.stack.set_state(self.state.at(end));
     }
 
+    /// The state before the claim.
+    #[inline(always)]
+    pub(crate) fn before(&self) -> State {
+        self.state
+    }
+
     /// Gives the room back: nobody wants the return.
     #[inline(always)]
     pub(crate) fn cancel(&self) {
@@ -832,17 +841,17 @@ impl View<'_> {
         }
     }
 
-    /// The newest frame, if it is a near one and has this slot: the quick way.
+    /// The newest frame of a stack at rest, if it is a near one on this slot.
     #[inline(always)]
     pub(crate) fn near_on_slot(&self, state: State, slot: usize) -> Option<Found> {
         let found = self.newest_near(state)?;
         (found.record.slot == slot).then_some(found)
     }
 
-    /// The newest frame, if it is a near one.
+    /// The newest frame of a stack at rest, if it is a near one.
     #[inline(always)]
     pub(crate) fn newest_near(&self, state: State) -> Option<Found> {
-        let newest = state.top().checked_sub(1)?;
+        let newest = state.resting_top().checked_sub(1)?;
         // SAFETY: the top is never above the words.
         let mut index = newest;
         let mut word = unsafe { self.get_unchecked(index) };

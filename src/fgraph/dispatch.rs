@@ -144,13 +144,54 @@ impl Thunks {
     ) -> usize {
         // SAFETY: called through the slot that holds this function, with its
         // number; the epoch was read before the function was.
-        let owner = unsafe { table.owner::<C>(slot, epoch) };
-        let accepted = owner
-            .is_some_and(|callback| dispatch.enter(callback, slot, pending | 1 << slot | refused));
-        if !accepted {
-            refused |= 1 << slot;
+        let (callback, was_there) = unsafe { table.owner::<C>(slot, epoch) };
+        if !was_there {
+            return Self::next_entry(dispatch, table, pending, epoch, refused | 1 << slot);
         }
+        let words = <C::Frame as FrameData>::Words::LEN;
+        if words > 0 && dispatch.data + words + 1 > dispatch.limit {
+            // SAFETY: as a slot's function would be called.
+            return unsafe { Self::miss(dispatch, table, pending, slot, epoch, refused) };
+        }
+        let unwound = OnUnwind(dispatch, pending | 1 << slot | refused);
+        // SAFETY: its owner was there, so it is a `&'static C`.
+        let callback = unsafe { &*callback };
+        match callback.entry(Entry::new(unwound.0, slot)) {
+            Some(data) => {
+                if words > 0 {
+                    let data = data.to_words();
+                    let Dispatch {
+                        view,
+                        index,
+                        data: at,
+                        ..
+                    } = *unwound.0;
+                    // SAFETY: there is room, as checked above; `data` begins
+                    // behind the index word; the array's length is 1 to 15.
+                    let end = unsafe { put_data(view, index, at, slot, data.as_slice()) };
+                    unwound.0.data = end;
+                }
+            }
+            None => refused |= 1 << slot,
+        }
+        core::mem::forget(unwound);
         Self::next_entry(dispatch, table, pending, epoch, refused)
+    }
+
+    /// An entry's step for a callback whose data found no room. A function of
+    /// its own, so that the others need not keep anything over a call.
+    #[cold]
+    #[inline(never)]
+    unsafe fn miss(
+        dispatch: &mut Dispatch<'_>,
+        table: &Table,
+        pending: usize,
+        slot: usize,
+        epoch: usize,
+        refused: usize,
+    ) -> usize {
+        table.count_missed(slot);
+        Self::next_entry(dispatch, table, pending, epoch, refused | 1 << slot)
     }
 
     pub(crate) unsafe fn exit<C: Callback>(
@@ -162,11 +203,44 @@ impl Thunks {
     ) {
         let slot = at - 1;
         // SAFETY: as in `entry`; the frame's epoch is older still.
-        let owner = unsafe { table.owner::<C>(slot, epoch) };
-        match owner {
-            Some(callback) => dispatch.leave(callback, slot, pending),
-            None => dispatch.skip_data(slot),
+        let (callback, was_there) = unsafe { table.owner::<C>(slot, epoch) };
+        if !was_there {
+            // SAFETY: as a slot's function would be called.
+            return unsafe { Self::vacant_exit(dispatch, table, pending, at, epoch) };
         }
+        let mut words = <C::Frame as FrameData>::Words::ZERO;
+        let len = <C::Frame as FrameData>::Words::LEN;
+        if len > 0 {
+            let Some(start) = dispatch.own_data(dispatch.data, slot, len) else {
+                // SAFETY: as above.
+                return unsafe { Self::damaged(dispatch, table, pending, at, epoch) };
+            };
+            for (i, word) in words.as_mut_slice().iter_mut().enumerate() {
+                // SAFETY: below `data`, which is not above the stack's words.
+                *word = unsafe { dispatch.view.get_unchecked(start + i) };
+            }
+            dispatch.data = start;
+        }
+        let data = C::Frame::from_words(words);
+        let unwound = OnUnwind(dispatch, pending);
+        // SAFETY: its owner was there, so it is a `&'static C`.
+        let callback = unsafe { &*callback };
+        callback.exit(Exit::new(unwound.0, slot), data);
+        core::mem::forget(unwound);
+        Self::next_exit(dispatch, table, pending, epoch);
+    }
+
+    /// An exit's step where a callback's data do not read as its own.
+    #[cold]
+    #[inline(never)]
+    unsafe fn damaged(
+        dispatch: &mut Dispatch<'_>,
+        table: &Table,
+        pending: usize,
+        _at: usize,
+        epoch: usize,
+    ) {
+        dispatch.view.stack().count_stray();
         Self::next_exit(dispatch, table, pending, epoch);
     }
 }
@@ -181,60 +255,13 @@ impl Drop for OnUnwind<'_, '_> {
 }
 
 impl Dispatch<'_> {
-    /// Whether the callback takes part.
-    #[inline(always)]
-    fn enter<C: Callback>(&mut self, callback: &C, slot: usize, pending: usize) -> bool {
-        let words = <C::Frame as FrameData>::Words::LEN;
-        if words > 0 && self.data + words + 1 > self.limit {
-            self.table.count_missed(slot);
-            return false;
-        }
-        let unwound = OnUnwind(self, pending);
-        let wanted = callback.entry(Entry::new(unwound.0, slot));
-        core::mem::forget(unwound);
-        let Some(data) = wanted else {
-            return false;
-        };
-        if words > 0 {
-            let words = data.to_words();
-            // SAFETY: there is room, as checked above; `data` begins behind
-            // the index word; the array's length is 1 to 15.
-            self.data =
-                unsafe { put_data(self.view, self.index, self.data, slot, words.as_slice()) };
-        }
-        true
-    }
-
-    #[inline(always)]
-    fn leave<C: Callback>(&mut self, callback: &C, slot: usize, pending: usize) {
-        let mut words = <C::Frame as FrameData>::Words::ZERO;
-        let len = <C::Frame as FrameData>::Words::LEN;
-        if len > 0 {
-            let Some(start) = self.own_data(self.data, slot, len) else {
-                return self.damaged();
-            };
-            for (i, word) in words.as_mut_slice().iter_mut().enumerate() {
-                // SAFETY: below `data`, which is below the stack's top.
-                *word = unsafe { self.view.get_unchecked(start + i) };
-            }
-            self.data = start;
-        }
-        let data = C::Frame::from_words(words);
-        let unwound = OnUnwind(self, pending);
-        callback.exit(Exit::new(unwound.0, slot), data);
-        core::mem::forget(unwound);
-    }
-
     /// Where the data of `slot` start, if they are what ends at `end`.
     #[inline(always)]
     fn own_data(&self, end: usize, slot: usize, len: usize) -> Option<usize> {
         let start = end.checked_sub(len + 1)?;
-        word::is_data_of(self.view.get(end - 1), slot, len).then_some(start)
-    }
-
-    #[cold]
-    fn damaged(&self) {
-        self.view.stack().count_stray();
+        // SAFETY: `end` is the end of a frame on the stack.
+        let newest = unsafe { self.view.get_unchecked(end - 1) };
+        word::is_data_of(newest, slot, len).then_some(start)
     }
 
     /// Steps over the data of a callback that has left.

@@ -88,7 +88,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             registers: None,
         };
         let stack = RetStack::new();
-        let enter = |stack: &RetStack, call: &Call<'_>| self.enter_on(stack, call, set);
+        let enter = |stack: &RetStack, call: &Call<'_>| self.enter_on(stack, *call, set);
         // SAFETY: `slot` is a word of the caller's, and nobody will return.
         let leave = |stack: &RetStack| unsafe { self.leave_on(stack, slot, None) };
 

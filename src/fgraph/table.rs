@@ -151,7 +151,8 @@ impl Table {
         unsafe { core::mem::transmute::<*mut (), ExitThunk>(thunk) }
     }
 
-    /// The object of `slot`, if its owner was there at `epoch`.
+    /// The object of `slot`, and whether its owner was there at `epoch`: only
+    /// then is it a `C`.
     ///
     /// # Safety
     ///
@@ -159,11 +160,7 @@ impl Table {
     /// from the slot, and `epoch` was read from this table (now or when the
     /// frame was made) before that. `slot < SLOTS`.
     #[inline(always)]
-    pub(crate) unsafe fn owner<C: Callback>(
-        &self,
-        slot: usize,
-        epoch: usize,
-    ) -> Option<&'static C> {
+    pub(crate) unsafe fn owner<C: Callback>(&self, slot: usize, epoch: usize) -> (*const C, bool) {
         // SAFETY: in bounds, by the caller.
         let (object, since) = unsafe {
             (
@@ -175,13 +172,11 @@ impl Table {
         // Orders the reads of function and object before that of `since`;
         // pairs with the release fence in `vacate`.
         fence(Ordering::Acquire);
-        if since.load(Ordering::Relaxed) > epoch {
-            return None;
-        }
-        // SAFETY: `since` is at or below an epoch that was current before the
-        // function was read, so the slot has not changed since: the object is
-        // the one that was stored with this function, a `&'static C`.
-        Some(unsafe { &*object.cast::<C>() })
+        // At or below an epoch that was current before the function was read:
+        // the slot has not changed since, so the object is the one that was
+        // stored with this function, a `&'static C`.
+        let was_there = since.load(Ordering::Relaxed) <= epoch;
+        (object.cast::<C>(), was_there)
     }
 
     /// The slot of a callback, if it has one. The function is compared with

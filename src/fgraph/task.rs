@@ -122,7 +122,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             stack.set_state(state);
             while let Some(frame) = view.frame_below(stack.state().top()) {
                 let after = view.state_below(&frame, stack.state());
-                self.end(view, after, &frame, context, Cause::TaskExit, None);
+                self.end_any(view, after, &frame, context, Cause::TaskExit, None);
             }
             stack.give_back()
         };
@@ -253,7 +253,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             tail: false,
             registers: None,
         };
-        P::current(|stack| self.enter_on(stack, &call, set)).flatten()
+        P::current(|stack| self.enter_on(stack, call, set)).flatten()
     }
 
     /// Leaves the scope of `func` whose frame is at `index`, if it has not
@@ -285,7 +285,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 return None;
             };
             let after = view.state_below(&found, state);
-            self.end(view, after, &found, context, Cause::Returned, None);
+            self.end_any(view, after, &found, context, Cause::Returned, None);
             Some(())
         };
         let _ = P::current(leave);

@@ -473,6 +473,19 @@ impl State {
         self.0 <= TOP.max()
     }
 
+    /// The top of a stack at rest.
+    #[inline(always)]
+    pub(crate) const fn resting_top(self) -> usize {
+        self.0
+    }
+
+    /// A stack at rest, with `words` claimed above its top by `context`, which
+    /// is then inside the tracer.
+    #[inline(always)]
+    pub(crate) const fn claiming(self, words: usize, context: usize) -> Self {
+        Self(self.0 | words << CLAIMED.shift | 1 << (GUARDS.shift + context as u32))
+    }
+
     /// Words of whole frames.
     #[inline(always)]
     pub(crate) const fn top(self) -> usize {
