@@ -299,57 +299,81 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// Returns the position of the frame, if there is one.
     #[inline(always)]
     fn enter_on(&self, stack: &RetStack, call: Call<'_>, set: usize) -> Option<usize> {
+        match self.enter_quickly(stack, call, set) {
+            Some(entered) => entered,
+            // In parts, so that the quick way needs no memory for the call.
+            None => self.enter_slowly(
+                stack,
+                call.func,
+                call.ret,
+                call.slot,
+                call.tail,
+                call.registers,
+                set,
+            ),
+        }
+    }
+
+    /// Enters on a stack at rest with room for all, for a near frame that puts
+    /// no other in doubt. `None`, and nothing has changed, in other cases.
+    #[inline(always)]
+    fn enter_quickly(&self, stack: &RetStack, call: Call<'_>, set: usize) -> Option<Option<usize>> {
         let view = stack.view()?;
         let context = P::context();
         let state = stack.state();
         let data = self.table.data_words();
-        // A claim on a stack at rest; what runs after it is not traced.
-        let Some(claim) = view.claim_at_rest(state, context as usize, data) else {
-            return self.enter_slowly(view, state, call, set, context);
-        };
+        // From here on nothing that runs is traced.
+        let claim = view.claim_at_rest(state, context as usize, data)?;
         // Before any slot is read: an owner that comes later takes no part.
         let epoch = self.table.epoch();
-        let record = call.record(epoch);
-        let alive = match view.newest_near(state) {
-            Some(newest) => newest.record.slot > call.slot,
-            None => state == State::EMPTY,
-        };
-        if !claim.put_near(&record) | !(alive | (call.slot == 0)) {
-            return self.enter_slowly(view, state, call, set, context);
+        let sure = call.slot == 0 || view.is_above(state, call.slot);
+        if !sure || !claim.put_near(&call.record(epoch)) {
+            claim.cancel();
+            return None;
         }
-        self.enter_claimed(claim, view, call.registers, set, epoch, context)
+        Some(self.enter_claimed(claim, view, call.registers, set, epoch, context))
     }
 
     /// Enters where there may be no room, or others are inside the tracer, or
     /// the frame is wide, or older frames may be dead.
     #[cold]
     #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "a call in parts")]
     fn enter_slowly(
         &self,
-        view: View<'_>,
-        mut state: State,
-        call: Call<'_>,
+        stack: &RetStack,
+        func: usize,
+        ret: usize,
+        slot: usize,
+        tail: bool,
+        registers: Option<&Registers>,
         set: usize,
-        context: Context,
     ) -> Option<usize> {
-        let stack = view.stack();
+        let view = stack.view()?;
+        let context = P::context();
+        let mut state = stack.state();
         if state.is_guarded(context as usize) {
             stack.count_recursion();
             return None;
         }
         stack.set_state(state.guarded(context as usize));
         let epoch = self.table.epoch();
-        if call.slot != 0 && !state.has_claim() && view.is_suspect(state, call.slot) {
-            state = self.end_dead(view, &call, state, context);
+        if slot != 0 && !state.has_claim() && view.is_suspect(state, slot) {
+            state = self.end_dead(view, slot, tail, state, context);
         }
-        let record = call.record(epoch);
+        let record = Record {
+            func,
+            ret,
+            slot,
+            epoch,
+        };
         let data = self.table.data_words();
         let Some(claim) = view.claim(state, context as usize, &record, data) else {
             self.overrun(stack, set);
             stack.set_state(state);
             return None;
         };
-        self.enter_claimed(claim, view, call.registers, set, epoch, context)
+        self.enter_claimed(claim, view, registers, set, epoch, context)
     }
 
     /// Calls the callbacks for a frame that is written, and keeps it if one
@@ -597,8 +621,15 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// dead. Ends those that are; returns the state with `before`'s guards.
     #[cold]
     #[inline(never)]
-    fn end_dead(&self, view: View<'_>, call: &Call<'_>, before: State, context: Context) -> State {
-        if let Some(oldest) = view.oldest_dead(before, call.slot, call.tail) {
+    fn end_dead(
+        &self,
+        view: View<'_>,
+        slot: usize,
+        tail: bool,
+        before: State,
+        context: Context,
+    ) -> State {
+        if let Some(oldest) = view.oldest_dead(before, slot, tail) {
             self.end_unwound(view, before, context, |found| found.index >= oldest);
         }
         view.stack().state().with_guards_of(before)

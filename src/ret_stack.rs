@@ -35,7 +35,7 @@ pub(crate) mod walk;
 pub(crate) mod word;
 
 pub use walk::{Frame, Frames};
-use word::{Kind, Record, State, Window};
+use word::{Index, Kind, Record, State, Window};
 pub use word::{MAX_DATA_WORDS, MAX_WORDS, NEAR_WORDS, WIDE_WORDS};
 
 /// The control block of a task's shadow stack: one cache line in the task
@@ -841,37 +841,49 @@ impl View<'_> {
         }
     }
 
-    /// The newest frame of a stack at rest, if it is a near one on this slot.
+    /// The newest frame of a stack at rest, if it is a near one on `slot`.
     #[inline(always)]
     pub(crate) fn near_on_slot(&self, state: State, slot: usize) -> Option<Found> {
-        let found = self.newest_near(state)?;
-        (found.record.slot == slot).then_some(found)
-    }
-
-    /// The newest frame of a stack at rest, if it is a near one.
-    #[inline(always)]
-    pub(crate) fn newest_near(&self, state: State) -> Option<Found> {
-        let newest = state.resting_top().checked_sub(1)?;
-        // SAFETY: the top is never above the words.
-        let mut index = newest;
-        let mut word = unsafe { self.get_unchecked(index) };
-        if let Kind::Data(data) = word::kind(word) {
-            index = newest.checked_sub(data.distance())?;
-            // SAFETY: below the top.
-            word = unsafe { self.get_unchecked(index) };
-        }
-        let Kind::Near(set) = word::kind(word) else {
+        let (index, word, words) = self.newest_near(state)?;
+        if !word::is_on_slot(words, slot, self.stack.window()) {
             return None;
-        };
-        let words: [usize; NEAR_WORDS] = self.head(index)?;
+        }
         Some(Found {
             record: Record::from_near(words, Window::code(), self.stack.window()),
-            set: set.set(),
+            set: word.set(),
             index,
             start: index + 1 - NEAR_WORDS,
-            end: newest + 1,
+            end: state.resting_top(),
             near: true,
         })
+    }
+
+    /// Whether a stack at rest is empty, or its newest frame is a near one with
+    /// a slot above `slot`: then no frame is in doubt when a call enters there.
+    #[inline(always)]
+    pub(crate) fn is_above(&self, state: State, slot: usize) -> bool {
+        state.resting_top() == 0
+            || self
+                .newest_near(state)
+                .is_some_and(|(_, _, words)| word::is_above(words, slot, self.stack.window()))
+    }
+
+    /// The newest frame of a stack at rest, if it is a near one: the position
+    /// of its index word, that word, and all words of its head.
+    #[inline(always)]
+    fn newest_near(&self, state: State) -> Option<(usize, Index, [usize; NEAR_WORDS])> {
+        let mut index = state.resting_top().checked_sub(1)?;
+        // SAFETY: the top is never above the words.
+        let mut kind = word::kind(unsafe { self.get_unchecked(index) });
+        if let Kind::Data(data) = kind {
+            index = index.checked_sub(data.distance())?;
+            // SAFETY: below the top.
+            kind = word::kind(unsafe { self.get_unchecked(index) });
+        }
+        match kind {
+            Kind::Near(word) => Some((index, word, self.head(index)?)),
+            _ => None,
+        }
     }
 
     /// Where the frame starts whose callback-index word is at `index`.

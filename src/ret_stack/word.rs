@@ -248,6 +248,37 @@ impl core::fmt::Debug for DataIndex {
     }
 }
 
+/// Whether a near frame is on this slot.
+#[inline(always)]
+#[cfg(target_pointer_width = "64")]
+pub(crate) const fn is_on_slot(words: [usize; NEAR_WORDS], slot: usize, stack: Window) -> bool {
+    // As in `Record::near`; an offset of zero is no frame's.
+    let slot = stack.offset(slot).rotate_right(3);
+    SLOT.get(words[1]) == slot && slot != 0
+}
+
+/// Whether a near frame has a slot, and that is above `slot`, where both are in
+/// the window.
+#[inline(always)]
+#[cfg(target_pointer_width = "64")]
+pub(crate) const fn is_above(words: [usize; NEAR_WORDS], slot: usize, stack: Window) -> bool {
+    SLOT.get(words[1]) > stack.offset(slot).rotate_right(3)
+}
+
+/// Whether a near frame is on this slot.
+#[inline(always)]
+#[cfg(target_pointer_width = "32")]
+pub(crate) const fn is_on_slot(words: [usize; NEAR_WORDS], slot: usize, _: Window) -> bool {
+    words[2] == slot && slot != 0
+}
+
+/// Whether a near frame has a slot, and that is above `slot`.
+#[inline(always)]
+#[cfg(target_pointer_width = "32")]
+pub(crate) const fn is_above(words: [usize; NEAR_WORDS], slot: usize, _: Window) -> bool {
+    words[2] > slot
+}
+
 /// An index word with an empty set, given `set`.
 #[inline(always)]
 pub(crate) const fn with_set(index: usize, set: usize) -> usize {
