@@ -18,7 +18,7 @@ mod rehearse;
 mod table;
 mod task;
 
-pub use callback::{Callback, Cause, Entry, Exit, FrameData, Parent, WordArray};
+pub use callback::{Callback, Cause, Entry, Exit, FrameData, Joined, Parent, WordArray};
 use dispatch::Dispatch;
 pub(crate) use rehearse::RehearseError;
 use table::{SLOTS, Table, TakeError};

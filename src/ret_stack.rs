@@ -642,6 +642,14 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Adds to a word, wrapping, if it is in bounds, and returns what it was.
+    /// Not a load and a store: an interrupt between them may add to it too.
+    pub(crate) fn add(&self, at: usize, by: usize) -> Option<usize> {
+        // SAFETY: in bounds, and the words are valid while attached. Relaxed:
+        // the owner and its interrupts share one CPU.
+        (at < self.len()).then(|| unsafe { &*self.words.add(at) }.fetch_add(by, Ordering::Relaxed))
+    }
+
     /// Claims room for a near frame and `data` words on a stack at rest:
     /// `None`, and nothing has changed, if it is not, or has less room.
     ///

@@ -6,16 +6,22 @@
 
 use core::marker::PhantomData;
 
-use super::dispatch::Dispatch;
+use super::dispatch::{Dispatch, Place};
 use crate::hook::Registers;
 use crate::platform::Context;
 use crate::ret_stack::{MAX_DATA_WORDS, RetStack};
+
+mod nested;
+
+pub use nested::Joined;
 
 /// What a callback keeps in a frame between a call's entry and its return, as
 /// words. Zero words for `()`.
 ///
 /// Implemented for integers and arrays of words; implement it for a struct of
-/// your own by naming its words.
+/// your own by naming its words. Callbacks that wrap others keep pairs
+/// `(own, wrapped)`, or `Option<wrapped>` where they have frames in which the
+/// wrapped one takes no part.
 ///
 /// # Example
 ///
@@ -213,14 +219,14 @@ pub enum Cause {
 /// A call at its entry, as one callback sees it.
 pub struct Entry<'a, F> {
     dispatch: &'a Dispatch<'a>,
-    slot: usize,
+    place: Place,
     frame: PhantomData<fn() -> F>,
 }
 
 /// A call at its end, as one callback sees it.
 pub struct Exit<'a, F> {
     dispatch: &'a Dispatch<'a>,
-    slot: usize,
+    place: Place,
     frame: PhantomData<fn() -> F>,
 }
 
@@ -243,7 +249,7 @@ macro_rules! call_accessors {
         impl<'a, F: FrameData> $name<'a, F> {
             #[inline(always)]
             pub(super) fn new(dispatch: &'a Dispatch<'a>, slot: usize) -> Self {
-                Self { dispatch, slot, frame: PhantomData }
+                Self { dispatch, place: Place::owner(slot), frame: PhantomData }
             }
 
             /// The address of the function.
@@ -273,7 +279,7 @@ macro_rules! call_accessors {
             /// needs it at each call had better keep it in its frame.
             #[must_use]
             pub fn depth(&self) -> usize {
-                self.dispatch.depth(self.slot)
+                self.dispatch.depth(self.place, F::Words::LEN)
             }
 
             /// The context in which the call runs.
@@ -301,8 +307,15 @@ macro_rules! call_accessors {
             /// This callback's nearest enclosing frame, with its data.
             #[must_use]
             pub fn parent(&self) -> Option<Parent<'a, F>> {
-                let (func, data) = self.dispatch.parent(self.slot, F::Words::LEN)?;
-                Some(Parent { dispatch: self.dispatch, func, data, frame: PhantomData })
+                self.parents().next()
+            }
+
+            /// This callback's enclosing frames, nearest first.
+            pub fn parents(&self) -> impl Iterator<Item = Parent<'a, F>> + use<'a, F> {
+                let dispatch = self.dispatch;
+                dispatch
+                    .parents(self.place, F::Words::LEN)
+                    .map(move |(func, data)| Parent { dispatch, func, data, frame: PhantomData })
             }
         }
 
@@ -372,6 +385,16 @@ impl<F: FrameData> Parent<'_, F> {
         for (i, &word) in data.to_words().as_slice().iter().enumerate() {
             self.dispatch.view.set(self.data + i, word);
         }
+    }
+
+    /// Adds to one word of the data, wrapping, and returns what it held; `None`
+    /// if the data have no such word. One step to interrupts: of two sums that
+    /// meet in a frame, none is lost, as it might be between
+    /// [`get`](Self::get) and [`set`](Self::set).
+    #[inline]
+    pub fn add(&self, word: usize, by: usize) -> Option<usize> {
+        let at = (word < F::Words::LEN).then(|| self.data + word)?;
+        self.dispatch.view.add(at, by)
     }
 }
 

@@ -15,6 +15,59 @@ use crate::platform::Context;
 use crate::ret_stack::word::{self, Kind, Record};
 use crate::ret_stack::{Found, View, put_data};
 
+/// Whose call an event is: a slot's owner's, or that of a callback which the
+/// owner wraps and whose data lie behind the owner's own.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    slot: u8,
+    /// How many words of the slot's data lie before those of the wrapped one.
+    offset: u8,
+    /// One more than the position, in the slot's data, of the word that is
+    /// zero in frames in which the wrapped one takes no part; 0 if there is
+    /// none.
+    gate: u8,
+}
+
+impl Place {
+    /// A slot's owner itself.
+    #[inline(always)]
+    pub(crate) fn owner(slot: usize) -> Self {
+        Self {
+            slot: slot as u8,
+            offset: 0,
+            gate: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn slot(self) -> usize {
+        self.slot.into()
+    }
+
+    #[inline(always)]
+    fn gate(self) -> Option<usize> {
+        usize::from(self.gate).checked_sub(1)
+    }
+
+    /// Behind `words` more words, of 15 at most.
+    #[inline(always)]
+    pub(crate) fn behind(self, words: usize) -> Self {
+        Self {
+            offset: self.offset + words as u8,
+            ..self
+        }
+    }
+
+    /// Behind a word that is zero where what follows takes no part.
+    #[inline(always)]
+    pub(crate) fn behind_gate(self) -> Self {
+        Self {
+            gate: self.offset + 1,
+            ..self.behind(1)
+        }
+    }
+}
+
 /// What the callbacks of one entry or exit share. What a call is, they read
 /// from the frame's own words.
 pub(crate) struct Dispatch<'a> {
@@ -305,21 +358,39 @@ impl Dispatch<'_> {
             .filter(move |frame| frame.set & (1 << slot) != 0 && since <= frame.record.epoch)
     }
 
-    pub(crate) fn depth(&self, slot: usize) -> usize {
-        self.enclosing_of(slot).count()
+    /// The enclosing frames in which `place` takes part, newest first: each
+    /// one's function, and where the `len` words of `place` start.
+    pub(crate) fn parents(
+        &self,
+        place: Place,
+        len: usize,
+    ) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let before = usize::from(place.offset);
+        self.enclosing_of(place.slot()).filter_map(move |frame| {
+            let start = self.data_in(&frame, place.slot(), before + len)?;
+            let takes_part = place
+                .gate()
+                .is_none_or(|gate| self.view.get(start + gate) != 0);
+            takes_part.then_some((frame.record.func, start + before))
+        })
     }
 
-    /// The function of the nearest enclosing frame of `slot`'s owner, and
-    /// where its data start.
-    pub(crate) fn parent(&self, slot: usize, len: usize) -> Option<(usize, usize)> {
-        let frame = self.enclosing_of(slot).next()?;
-        if len == 0 {
-            return Some((frame.record.func, frame.end));
+    pub(crate) fn depth(&self, place: Place, len: usize) -> usize {
+        match place.gate() {
+            None => self.enclosing_of(place.slot()).count(),
+            Some(_) => self.parents(place, len).count(),
         }
+    }
+
+    /// Where the `len` words start that the owner of `slot` keeps in `frame`.
+    fn data_in(&self, frame: &Found, slot: usize, len: usize) -> Option<usize> {
         let mut end = frame.end;
+        if len == 0 {
+            return Some(end);
+        }
         while end > frame.index + 1 {
             if let Some(start) = self.own_data(end, slot, len) {
-                return Some((frame.record.func, start));
+                return Some(start);
             }
             let Kind::Data(index) = word::kind(self.view.get(end - 1)) else {
                 return None;
