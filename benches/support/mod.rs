@@ -5,6 +5,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub mod floor;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub mod text;
 pub mod tracer;
 
 /// How long a bench may take.

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::hint::black_box;
 
+use fgraph::fgraph::Call;
 use fgraph::hook::Global;
 use fgraph::{Callback, CallbackId, Entry, Exit, Fgraph, FrameData, Platform, RetStack};
 
@@ -42,16 +43,37 @@ impl Global for Bench {
     }
 }
 
-/// Gives the thread a shadow stack.
-pub fn attach(words: usize) {
-    if CURRENT.get().is_none() {
-        let near = &raw const words as usize;
-        let stack: &'static RetStack = Box::leak(Box::default());
-        let words = Box::leak(vec![0; words].into_boxed_slice());
-        stack
-            .attach(words, near..near)
-            .expect("a new stack takes its words");
-        CURRENT.set(Some(stack));
+/// Gives the thread a shadow stack, if it has none.
+pub fn attach(words: usize) -> &'static RetStack {
+    if let Some(stack) = CURRENT.get() {
+        return stack;
+    }
+    let near = &raw const words as usize;
+    let stack: &'static RetStack = Box::leak(Box::default());
+    let words = Box::leak(vec![0; words].into_boxed_slice());
+    let attached = stack.attach(words, near..near);
+    attached.expect("a new stack takes its words");
+    CURRENT.set(Some(stack));
+    stack
+}
+
+/// Enters a call on each slot, which never returns.
+pub fn push(slots: &[usize], near: bool) {
+    for slot in slots.iter().rev() {
+        let call = Call {
+            func: if near {
+                push as fn(&[usize], bool) as usize
+            } else {
+                usize::MAX
+            },
+            ret: push as fn(&[usize], bool) as usize,
+            slot: &raw const *slot as usize,
+            tail: false,
+            registers: None,
+        };
+        // SAFETY: nobody leaves.
+        let wanted = unsafe { FGRAPH.enter(&call, usize::MAX) };
+        assert!(wanted, "the stack has room");
     }
 }
 
@@ -98,8 +120,7 @@ pub fn unregister(ids: Vec<CallbackId>) {
 pub mod pair {
     //! The dispatch alone: an entry and a return by plain calls.
 
-    use super::{FGRAPH, black_box};
-    use fgraph::fgraph::Call;
+    use super::{Call, FGRAPH, black_box};
 
     #[inline(never)]
     fn enter(func: usize, slot: *const usize, wanted: usize) -> bool {
