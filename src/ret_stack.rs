@@ -835,17 +835,16 @@ impl View<'_> {
                 return None;
             }
             // SAFETY: just checked.
-            let index = match word::kind(unsafe { self.get_unchecked(newest) }) {
+            match word::kind(unsafe { self.get_unchecked(newest) }) {
+                Kind::Near(set) => return self.near_at(newest, set, top),
                 // Below a gap, strictly lower: the loop ends.
-                Kind::Gap(claimed) => {
-                    top = newest.checked_sub(claimed)?;
-                    continue;
+                Kind::Gap(claimed) => top = newest.checked_sub(claimed)?,
+                Kind::Data(data) => {
+                    return self.frame_at(newest.checked_sub(data.distance())?, top);
                 }
-                Kind::Data(data) => newest.checked_sub(data.distance())?,
-                Kind::Near(_) | Kind::Wide(_) => newest,
+                Kind::Wide(_) => return self.frame_at(newest, top),
                 Kind::None => return None,
-            };
-            return self.frame_at(index, top);
+            }
         }
     }
 
@@ -905,30 +904,34 @@ impl View<'_> {
         self.frame_at(index, index + 1).map(|found| found.record)
     }
 
-    /// The frame whose callback-index word is at `index`.
+    /// The near frame whose callback-index word, `index` words up, is `set`.
     #[inline(always)]
-    fn frame_at(&self, index: usize, end: usize) -> Option<Found> {
-        let word = self.get(index);
-        let (near, record, set, head) = match word::kind(word) {
-            Kind::Near(set) => {
-                let words: [usize; NEAR_WORDS] = self.head(index)?;
-                let record = Record::from_near(words, Window::code(), self.stack.window());
-                (true, record, set.set(), NEAR_WORDS)
-            }
-            Kind::Wide(set) => {
-                let record = Record::from_wide(self.head(index)?);
-                (false, record, set.set(), WIDE_WORDS)
-            }
-            _ => return None,
-        };
+    fn near_at(&self, index: usize, set: Index, end: usize) -> Option<Found> {
+        let words: [usize; NEAR_WORDS] = self.head(index)?;
         Some(Found {
-            record,
-            set,
+            record: Record::from_near(words, Window::code(), self.stack.window()),
+            set: set.set(),
             index,
-            start: index + 1 - head,
+            start: index + 1 - NEAR_WORDS,
             end,
-            near,
+            near: true,
         })
+    }
+
+    /// The frame whose callback-index word is at `index`.
+    fn frame_at(&self, index: usize, end: usize) -> Option<Found> {
+        match word::kind(self.get(index)) {
+            Kind::Near(set) => self.near_at(index, set, end),
+            Kind::Wide(set) => Some(Found {
+                record: Record::from_wide(self.head(index)?),
+                set: set.set(),
+                index,
+                start: index + 1 - WIDE_WORDS,
+                end,
+                near: false,
+            }),
+            _ => None,
+        }
     }
 
     /// The `N` words that end with the one at `index`.

@@ -49,6 +49,7 @@ impl Frames<'_> {
 impl Iterator for Frames<'_> {
     type Item = Frame;
 
+    #[inline]
     fn next(&mut self) -> Option<Frame> {
         let found = self.view?.frame_below(self.top)?;
         self.top = found.start;
