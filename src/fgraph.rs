@@ -445,10 +445,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     pub unsafe fn leave(&self, slot: usize, registers: Option<&Registers>) -> Option<usize> {
         // SAFETY: the caller's.
         let leave = |stack: &RetStack| unsafe { self.leave_on(stack, slot, registers) };
-        match P::current(leave).flatten() {
-            Some(ret) => Some(ret),
+        match P::current(leave) {
+            Some(Some(ret)) => Some(ret),
             // SAFETY: the caller's.
-            None => unsafe { self.leave_elsewhere(slot, registers) },
+            _ => unsafe { self.leave_elsewhere(slot, registers) },
         }
     }
 

@@ -881,16 +881,19 @@ impl View<'_> {
     fn newest_near(&self, state: State) -> Option<(usize, Index, [usize; NEAR_WORDS])> {
         let mut index = state.resting_top().checked_sub(1)?;
         // SAFETY: the top is never above the words.
-        let mut kind = word::kind(unsafe { self.get_unchecked(index) });
-        if let Kind::Data(data) = kind {
+        let mut newest = unsafe { self.get_unchecked(index) };
+        if !word::is_near(newest) {
+            let Kind::Data(data) = word::kind(newest) else {
+                return None;
+            };
             index = index.checked_sub(data.distance())?;
             // SAFETY: below the top.
-            kind = word::kind(unsafe { self.get_unchecked(index) });
+            newest = unsafe { self.get_unchecked(index) };
         }
-        match kind {
-            Kind::Near(word) => Some((index, word, self.head(index)?)),
-            _ => None,
-        }
+        let Kind::Near(word) = word::kind(newest) else {
+            return None;
+        };
+        Some((index, word, self.head(index)?))
     }
 
     /// Where the frame starts whose callback-index word is at `index`.

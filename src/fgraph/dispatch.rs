@@ -148,7 +148,7 @@ impl Thunks {
             core::hint::assert_unchecked(pending != 0);
             let at = pending.ilog2() as usize;
             core::hint::assert_unchecked(at <= SLOTS);
-            table.exit(at)(dispatch, table, pending & !(1 << at), at, epoch);
+            table.exit(at)(dispatch, table, pending ^ 1 << at, at, epoch);
         }
     }
 

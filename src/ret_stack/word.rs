@@ -248,6 +248,12 @@ impl core::fmt::Debug for DataIndex {
     }
 }
 
+/// Whether a word is a near frame's index: the likely kind, asked alone.
+#[inline(always)]
+pub(crate) const fn is_near(word: usize) -> bool {
+    KIND.get(word) == KIND_NEAR
+}
+
 /// Whether a near frame is on this slot.
 #[inline(always)]
 #[cfg(target_pointer_width = "64")]
