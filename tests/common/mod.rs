@@ -1,0 +1,4 @@
+//! What several test files share.
+#![allow(dead_code)]
+
+pub mod own;

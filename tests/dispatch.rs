@@ -1,0 +1,338 @@
+//! Who is called, in which order, with what: whole event sequences.
+
+mod common;
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use common::own::{Own, fgraph, in_context, slots, with_stack};
+use fgraph::fgraph::{Call, RegisterError, UnregisterError};
+use fgraph::{Callback, Cause, Context, Entry, Exit, Fgraph};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    Entry {
+        who: usize,
+        func: usize,
+        depth: usize,
+    },
+    Exit {
+        who: usize,
+        func: usize,
+        cause: Cause,
+    },
+}
+use Event::{Entry as In, Exit as Out};
+
+thread_local! {
+    static EVENTS: RefCell<Vec<Event>> = const { RefCell::new(Vec::new()) };
+}
+
+fn events() -> Vec<Event> {
+    EVENTS.take()
+}
+
+fn enter(who: usize, func: usize, depth: usize) -> Event {
+    In { who, func, depth }
+}
+
+fn returned(who: usize, func: usize) -> Event {
+    Out {
+        who,
+        func,
+        cause: Cause::Returned,
+    }
+}
+
+fn unwound(who: usize, func: usize) -> Event {
+    Out {
+        who,
+        func,
+        cause: Cause::Unwound,
+    }
+}
+
+/// Logs, keeps its name and the function, and refuses what it is told to.
+struct Log {
+    who: usize,
+    refuses: fn(usize) -> bool,
+    inside: fn(usize),
+}
+
+impl Callback for Log {
+    type Frame = [usize; 2];
+
+    fn entry(&self, call: Entry<'_, [usize; 2]>) -> Option<[usize; 2]> {
+        let func = call.func();
+        EVENTS.with_borrow_mut(|e| e.push(enter(self.who, func, call.depth())));
+        (self.inside)(func);
+        (!(self.refuses)(func)).then_some([self.who, func])
+    }
+
+    fn exit(&self, call: Exit<'_, [usize; 2]>, data: [usize; 2]) {
+        assert_eq!(data, [self.who, call.func()]);
+        let (who, func, cause) = (self.who, call.func(), call.cause());
+        EVENTS.with_borrow_mut(|e| e.push(Out { who, func, cause }));
+    }
+}
+
+fn log(who: usize) -> &'static Log {
+    refusing(who, |_| false)
+}
+
+fn refusing(who: usize, refuses: fn(usize) -> bool) -> &'static Log {
+    Box::leak(Box::new(Log {
+        who,
+        refuses,
+        inside: |_| {},
+    }))
+}
+
+#[test]
+fn entries_run_in_slot_order_and_returns_in_reverse() {
+    let fgraph = fgraph();
+    with_stack(1024);
+    for who in 0..16 {
+        fgraph.register(log(who)).unwrap();
+    }
+    drop(fgraph.scope(7, 0));
+    let entries = (0..16).map(|who| enter(who, 7, 0));
+    let exits = (0..16).rev().map(|who| returned(who, 7));
+    assert_eq!(events(), entries.chain(exits).collect::<Vec<_>>());
+}
+
+#[test]
+fn who_refuses_gets_no_return_and_counts_no_depth() {
+    let fgraph = fgraph();
+    let stack = with_stack(1024);
+    fgraph.register(refusing(0, |func| func == 1)).unwrap();
+    fgraph.register(refusing(1, |func| func == 2)).unwrap();
+    {
+        let _a = fgraph.scope(1, 0);
+        let _b = fgraph.scope(2, 0);
+        let _c = fgraph.scope(3, 0);
+        assert_eq!(stack.depth(), 3);
+    }
+    let expected = [
+        (enter(0, 1, 0)),
+        enter(1, 1, 0),
+        enter(0, 2, 0),
+        enter(1, 2, 1),
+        enter(0, 3, 1),
+        enter(1, 3, 1),
+        returned(1, 3),
+        returned(0, 3),
+        returned(0, 2),
+        returned(1, 1),
+    ];
+    assert_eq!(events(), expected);
+    // Refused by all: no frame.
+    let none = refusing(2, |_| true);
+    let fgraph = common::own::fgraph();
+    fgraph.register(none).unwrap();
+    let scope = fgraph.scope(1, 0);
+    assert_eq!(stack.depth(), 0);
+    drop(scope);
+    assert_eq!(events(), [enter(2, 1, 0)]);
+}
+
+#[test]
+fn registering_tells_what_is_wrong_and_changes_nothing() {
+    let fgraph: &'static Fgraph<Own, 2> = Box::leak(Box::default());
+    let (first, second) = (log(0), log(1));
+    let id = fgraph.register(first).unwrap();
+    assert_eq!(
+        fgraph.register(first),
+        Err(RegisterError::AlreadyRegistered)
+    );
+    let other = fgraph.register(second).unwrap();
+    assert_eq!((id.slot(), other.slot()), (0, 1));
+    assert_eq!(fgraph.register(log(2)), Err(RegisterError::Full));
+    assert_eq!(fgraph.unregister(id), Ok(()));
+    assert_eq!(fgraph.unregister(id), Err(UnregisterError::NotRegistered));
+    assert!(!fgraph.is_registered(id) && fgraph.is_registered(other));
+    let again = fgraph.register(first).unwrap();
+    assert_eq!(again.slot(), 0);
+    assert_ne!(again, id);
+    assert_eq!(fgraph.unregister(id), Err(UnregisterError::NotRegistered));
+    assert!(fgraph.is_registered(again));
+}
+
+#[test]
+fn a_slots_next_owner_gets_none_of_the_former_owners_returns() {
+    let fgraph = fgraph();
+    with_stack(1024);
+    let departing = fgraph.register(log(0)).unwrap();
+    fgraph.register(log(1)).unwrap();
+    let outer = fgraph.scope(1, 0);
+    fgraph.unregister(departing).unwrap();
+    assert_eq!(fgraph.register(log(2)).unwrap().slot(), 0);
+    let inner = fgraph.scope(2, 0);
+    drop(inner);
+    drop(outer);
+    let expected = [
+        enter(0, 1, 0),
+        enter(1, 1, 0),
+        enter(2, 2, 0),
+        enter(1, 2, 1),
+        returned(1, 2),
+        returned(2, 2),
+        // The departed one's data are stepped over.
+        returned(1, 1),
+    ];
+    assert_eq!(events(), expected);
+}
+
+#[test]
+fn a_callback_is_guarded_in_its_context_alone() {
+    let fgraph = fgraph();
+    let stack = with_stack(1024);
+    thread_local!(static TRACER: std::cell::Cell<Option<&'static Fgraph<Own>>> = const { std::cell::Cell::new(None) });
+    TRACER.set(Some(fgraph));
+    let nested: &'static Log = Box::leak(Box::new(Log {
+        who: 0,
+        refuses: |_| false,
+        inside: |func| {
+            let fgraph = TRACER.get().unwrap();
+            // In the same context: not traced.
+            drop(fgraph.scope(func + 1, 0));
+            if func == 1 {
+                // Interrupted: traced, and interrupted once more.
+                in_context(Context::Interrupt, || drop(fgraph.scope(10, 0)));
+            }
+            if func == 10 {
+                in_context(Context::Nmi, || drop(fgraph.scope(20, 0)));
+            }
+        },
+    }));
+    fgraph.register(nested).unwrap();
+    drop(fgraph.scope(1, 0));
+    let expected = [
+        enter(0, 1, 0),
+        enter(0, 10, 0),
+        enter(0, 20, 0),
+        returned(0, 20),
+        returned(0, 10),
+        returned(0, 1),
+    ];
+    assert_eq!(events(), expected);
+    assert_eq!(stack.counters().recursions, 3);
+    assert_eq!(stack.depth(), 0);
+}
+
+#[test]
+fn a_panic_ends_scopes_as_it_passes() {
+    let fgraph = fgraph();
+    let stack = with_stack(1024);
+    fgraph.register(log(0)).unwrap();
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let _outer = fgraph.scope(1, 0);
+        let _inner = fgraph.scope(2, 0);
+        std::panic::resume_unwind(Box::new(()));
+    }));
+    assert!(caught.is_err());
+    let expected = [
+        enter(0, 1, 0),
+        enter(0, 2, 1),
+        returned(0, 2),
+        returned(0, 1),
+    ];
+    assert_eq!(events(), expected);
+    assert_eq!(stack.depth(), 0);
+}
+
+#[test]
+fn calls_jumped_over_end_before_the_one_that_returns() {
+    let fgraph = fgraph();
+    let stack = with_stack(1024);
+    fgraph.register(log(0)).unwrap();
+    fgraph.register(log(1)).unwrap();
+    let slots = slots(3);
+    for (func, slot) in slots.iter().rev().enumerate() {
+        let call = Call {
+            func,
+            ret: 100 + func,
+            slot: std::ptr::from_ref(slot) as usize,
+            tail: false,
+            registers: None,
+        };
+        // SAFETY: the slots are this test's own words.
+        assert!(unsafe { fgraph.enter(&call, usize::MAX) });
+    }
+    let oldest = std::ptr::from_ref(&slots[2]) as usize;
+    // SAFETY: entered above.
+    assert_eq!(unsafe { fgraph.leave(oldest, None) }, Some(100));
+    let exits = &events()[6..];
+    let expected = [
+        unwound(1, 2),
+        unwound(0, 2),
+        unwound(1, 1),
+        unwound(0, 1),
+        returned(1, 0),
+        returned(0, 0),
+    ];
+    assert_eq!(exits, expected);
+    assert_eq!((stack.counters().unwound, stack.depth()), (2, 0));
+    // SAFETY: the words are this test's own; there is no such call.
+    assert_eq!(unsafe { fgraph.leave(oldest, None) }, None);
+    assert_eq!(stack.counters().strays, 1);
+}
+
+/// Adds up what enclosed calls took, in the enclosing frame's own data.
+struct Sum;
+
+impl Callback for Sum {
+    type Frame = u64;
+
+    fn entry(&self, _: Entry<'_, u64>) -> Option<u64> {
+        Some(0)
+    }
+
+    fn exit(&self, call: Exit<'_, u64>, inside: u64) {
+        if let Some(parent) = call.parent() {
+            parent.set(parent.get() + inside + 1);
+        } else {
+            EVENTS.with_borrow_mut(|e| e.push(enter(inside as usize, call.func(), 0)));
+        }
+    }
+}
+
+#[test]
+fn a_callback_reaches_the_data_of_its_enclosing_frame() {
+    static SUM: Sum = Sum;
+    let fgraph = fgraph();
+    with_stack(1024);
+    fgraph.register(refusing(0, |_| true)).unwrap();
+    fgraph.register(&SUM).unwrap();
+    fgraph.register(log(2)).unwrap();
+    let outer = fgraph.scope(1, 0);
+    for func in 2..5 {
+        let _middle = fgraph.scope(func, 0);
+        drop(fgraph.scope(9, 0));
+    }
+    events();
+    drop(outer);
+    assert_eq!(events(), [returned(2, 1), enter(6, 1, 0)]);
+}
+
+#[test]
+fn dispatches_on_many_threads_do_not_disturb_each_other() {
+    let fgraph = fgraph();
+    let ids: Vec<_> = (0..4)
+        .map(|who| fgraph.register(log(who)).unwrap())
+        .collect();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                with_stack(256);
+                for call in 0..1000 {
+                    drop(fgraph.scope(thread * 1000 + call, 0));
+                    let seen = events();
+                    assert_eq!(seen.len(), 8);
+                    assert_eq!(seen[7], returned(0, thread * 1000 + call));
+                }
+            });
+        }
+    });
+    assert!(ids.iter().all(|&id| fgraph.missed(id) == 0));
+}
