@@ -1,0 +1,29 @@
+//! Failures that real tracers had: one test each, named for the failure.
+//!
+//! Where control flow matters the calls are real ones, caught by patched
+//! entries; elsewhere a made-up hook enters and leaves on words of its own.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![feature(abi_x86_interrupt, explicit_tail_calls)]
+#![expect(
+    incomplete_features,
+    reason = "`become` says that a call is a tail call"
+)]
+
+#[path = "common/host.rs"]
+#[allow(dead_code, unused_imports)]
+mod host;
+
+#[path = "cases/callbacks.rs"]
+mod callbacks;
+#[path = "cases/fixture.rs"]
+mod fixture;
+#[path = "cases/flow.rs"]
+mod flow;
+#[path = "cases/frames.rs"]
+mod frames;
+#[path = "cases/jumps.rs"]
+mod jumps;
+#[path = "cases/registers.rs"]
+mod registers;
+#[path = "cases/walking.rs"]
+mod walking;
