@@ -369,7 +369,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         };
         let data = self.table.data_words();
         let Some(claim) = view.claim(state, context as usize, &record, data) else {
-            self.overrun(stack, set);
+            self.overrun(stack, set, epoch);
             stack.set_state(state);
             return None;
         };
@@ -407,6 +407,9 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         let refused = self.table.enter(&mut entering.dispatch, set, epoch);
         let end = entering.dispatch.data;
         core::mem::forget(entering);
+        if claim.has_frames_above() {
+            self.end_left_behind(view, claim.before(), context);
+        }
         let accepted = set & !refused;
         if accepted == 0 {
             claim.cancel();
@@ -417,9 +420,11 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     }
 
     #[cold]
-    fn overrun(&self, stack: &RetStack, set: usize) {
+    fn overrun(&self, stack: &RetStack, set: usize, epoch: usize) {
         stack.count_overrun();
-        for slot in (0..SLOTS).filter(|slot| set & (1 << slot) != 0) {
+        // The exits of dead frames may have changed who is in the slots.
+        let there = |slot: &usize| set & (1 << slot) != 0 && self.table.since(*slot) <= epoch;
+        for slot in (0..SLOTS).filter(there) {
             self.table.count_missed(slot);
         }
     }
@@ -593,7 +598,19 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         self.table
             .leave(&mut leaving.dispatch, found.set, found.record.epoch);
         core::mem::forget(leaving);
+        if view.stack().state() != ending {
+            self.end_left_behind(view, after, context);
+        }
         view.stack().set_state(after);
+    }
+
+    /// Interrupts that came inside of an entry or an exit have ended, and calls
+    /// of theirs were jumped over: the frames above the top of `below` end,
+    /// before others are put over their words.
+    #[cold]
+    #[inline(never)]
+    fn end_left_behind(&self, view: View<'_>, below: State, context: Context) {
+        self.end_unwound(view, below, context, |found| found.index >= below.top());
     }
 
     /// Looks for the newest frame that `is` the wanted one, and ends those above
@@ -649,7 +666,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         while let Some(frame) = view.frame_below(stack.state().top())
             && dead(&frame)
         {
-            stack.count_unwound();
+            // Those of a scope that has ended were told of it.
+            if frame.set != 0 {
+                stack.count_unwound();
+            }
             let state = stack.state().guarded(context as usize);
             let after = view.state_below(&frame, state);
             self.end_any(view, after, &frame, context, Cause::Unwound, None);

@@ -378,6 +378,9 @@ impl RetStack {
     pub(crate) fn give_back(&self) -> Result<NonNull<[usize]>, DetachError> {
         // As in `detach_raw`.
         let words = self.words.swap(ptr::null_mut(), Ordering::AcqRel);
+        // Nobody waits for a task that has ended. Not before the swap: an
+        // interrupt must not find words and nobody inside.
+        self.set_state(State::EMPTY);
         let len = self.len.load(Ordering::Relaxed) as usize;
         NonNull::new(words.cast::<usize>())
             .map(|words| NonNull::slice_from_raw_parts(words, len))
@@ -669,10 +672,12 @@ impl<'a> View<'a> {
         if limit > self.len() {
             return None;
         }
-        self.stack.set_state(state.claiming(words, context));
+        let claimed = state.claiming(words, context);
+        self.stack.set_state(claimed);
         Some(Claim {
             view: self,
             state,
+            claimed,
             index: limit - 1 - data,
             limit,
         })
@@ -703,7 +708,8 @@ impl<'a> View<'a> {
             return None;
         }
         let limit = (index + 1 + data).min(len);
-        self.stack.set_state(state.claimed(limit).guarded(context));
+        let claimed = state.claimed(limit).guarded(context);
+        self.stack.set_state(claimed);
         if state.has_claim() {
             let below = state.reserved();
             // SAFETY: `below < index < len`, and it is claimed above.
@@ -712,6 +718,7 @@ impl<'a> View<'a> {
         let claim = Claim {
             view: self,
             state,
+            claimed,
             index,
             limit,
         };
@@ -729,6 +736,8 @@ pub(crate) struct Claim<'a> {
     view: View<'a>,
     /// The state before the claim.
     state: State,
+    /// The state while it holds.
+    claimed: State,
     /// Where the callback-index word goes.
     pub(crate) index: usize,
     /// The end of what is claimed.
@@ -773,6 +782,12 @@ impl Claim<'_> {
     #[inline(always)]
     pub(crate) fn before(&self) -> State {
         self.state
+    }
+
+    /// Whether interrupts have left frames above the claim.
+    #[inline(always)]
+    pub(crate) fn has_frames_above(&self) -> bool {
+        self.view.stack.state() != self.claimed
     }
 
     /// Gives the room back: nobody wants the return.
@@ -948,6 +963,11 @@ impl View<'_> {
             *word = unsafe { self.get_unchecked(start + i) };
         }
         Some(words)
+    }
+
+    /// Nobody wants the return of `frame` any more; its words stay.
+    pub(crate) fn disown(&self, frame: &Found) {
+        self.set(frame.index, word::without_set(self.get(frame.index)));
     }
 
     /// The state once `frame`, the newest, is gone: an interrupt's last frame

@@ -6,8 +6,8 @@ use core::ptr::NonNull;
 
 use super::{Cause, Fgraph, put_back};
 use crate::fgraph::ALL_CALLBACKS;
-use crate::ret_stack::word::State;
-use crate::ret_stack::{DetachError, Found, RetStack};
+use crate::ret_stack::word::{Record, State};
+use crate::ret_stack::{DetachError, Found, RetStack, View};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::{Context, Platform};
 
@@ -272,23 +272,62 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             }
             stack.set_state(state.guarded(context as usize));
             let is = |found: &Found| {
-                found.index == index && found.record.slot == 0 && found.record.func == func
+                let Record { func: of, slot, .. } = found.record;
+                found.index == index && found.set != 0 && slot == 0 && of == func
             };
-            let mut state = state;
-            let mut found = view.frame_below(state.top());
-            if !found.as_ref().is_some_and(is) {
-                (state, found) = self.end_above(view, state, context, is);
+            match view.frame_below(state.top()).filter(is) {
+                Some(found) => {
+                    let after = view.state_below(&found, state);
+                    self.end_any(view, after, &found, context, Cause::Returned, None);
+                }
+                None => self.leave_older_scope(view, state, context, is),
             }
-            let Some(found) = found else {
-                // It ended with the traced function that enclosed it.
-                stack.set_state(state);
-                return None;
-            };
-            let after = view.state_below(&found, state);
-            self.end_any(view, after, &found, context, Cause::Returned, None);
             Some(())
         };
         let _ = P::current(leave);
+    }
+
+    /// Ends a scope that is not the newest frame, if it has not ended before.
+    ///
+    /// Scopes above it were jumped over. Not so a call: the guard may have been
+    /// handed to it, to `drop` itself for one, and it is still to return. Then
+    /// the scope's exits run now, and its words stay until the call is gone.
+    #[cold]
+    #[inline(never)]
+    fn leave_older_scope(
+        &self,
+        view: View<'_>,
+        state: State,
+        context: Context,
+        is: impl Fn(&Found) -> bool,
+    ) {
+        let stack = view.stack();
+        let mut calls = false;
+        let scope = view.founds(state.top()).find(|found| {
+            calls |= found.record.slot != 0;
+            is(found)
+        });
+        match scope {
+            // It ended with the traced function that enclosed it.
+            None => stack.set_state(state),
+            Some(scope) if calls => {
+                view.disown(&scope);
+                // A claim, so that interrupts leave all frames where they are.
+                let reserved = state.reserved().max(state.top() + 1);
+                let ending = state.claimed(reserved).guarded(context as usize);
+                self.end(view, ending, state, &scope, context, Cause::Returned, None);
+            }
+            Some(_) => {
+                let (state, scope) = self.end_above(view, state, context, is);
+                match scope {
+                    None => stack.set_state(state),
+                    Some(scope) => {
+                        let after = view.state_below(&scope, state);
+                        self.end_any(view, after, &scope, context, Cause::Returned, None);
+                    }
+                }
+            }
+        }
     }
 }
 

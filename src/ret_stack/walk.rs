@@ -51,8 +51,15 @@ impl Iterator for Frames<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Frame> {
-        let found = self.view?.frame_below(self.top)?;
-        self.top = found.start;
+        let view = self.view?;
+        let found = loop {
+            let found = view.frame_below(self.top)?;
+            self.top = found.start;
+            // Nobody wants the return of a scope that has ended already.
+            if found.set != 0 {
+                break found;
+            }
+        };
         Some(Frame {
             func: found.record.func,
             ret: found.record.ret,
@@ -117,27 +124,42 @@ impl View<'_> {
             .is_some_and(|found| found.record.slot <= slot)
     }
 
-    /// The position of the oldest frame that is proven dead by a call that
-    /// enters on `slot`; all above it are dead too. Two proofs are accepted:
+    /// The position of the oldest of the newest frames that are proven dead by
+    /// a call that enters on `slot`. Three proofs are accepted:
     ///
     /// - a frame on the same slot, unless the call is a tail call from it: a
     ///   live frame's slot holds a stub's address, and this one holds another;
     /// - a frame on a lower slot of the same real stack, where the stack's
-    ///   bounds are known.
+    ///   bounds are known;
+    /// - a frame above the one that makes a tail call: that one is running.
     ///
-    /// Slots on different stacks are not compared.
+    /// Slots on different stacks are not compared. A dead frame proves nothing
+    /// of those above it, which may have been pushed when it was dead already:
+    /// one that is not proven dead itself ends the search, unless it is a
+    /// scope's, whose slot is not known. So does a gap: what lies below belongs
+    /// to an owner that is in the middle of something.
     pub(crate) fn oldest_dead(&self, state: State, slot: usize, tail: bool) -> Option<usize> {
         let stack = self.stack();
-        let mut oldest = None;
-        for found in self.founds(state.top()) {
+        let mut top = state.top();
+        let (mut oldest, mut above, mut proven) = (None, None, true);
+        while let Some(found) = self.frame_below(top)
+            && found.end == top
+        {
             let other = found.record.slot;
-            if other == slot && tail {
-                break;
+            if tail && other == slot {
+                return above;
             }
             let below = other < slot && stack.owns(slot) && stack.owns(other);
-            if other == slot || below {
+            if proven && (other == slot || below) {
                 oldest = Some(found.index);
+            } else if other != 0 {
+                if !tail {
+                    break;
+                }
+                proven = false;
             }
+            above = Some(found.index);
+            top = found.start;
         }
         oldest
     }

@@ -291,6 +291,12 @@ pub(crate) const fn with_set(index: usize, set: usize) -> usize {
     index | SET.put(set)
 }
 
+/// An index word with its set empty.
+#[inline(always)]
+pub(crate) const fn without_set(index: usize) -> usize {
+    index & !SET.mask()
+}
+
 /// Whether `word` is the data index of `callback` with `words` data words,
 /// whatever its distance.
 #[inline(always)]
