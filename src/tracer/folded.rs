@@ -1,0 +1,112 @@
+//! A trace as folded stacks, for flame graphs: `root;a;b 123`, one stack a
+//! line, with the nanoseconds spent in the innermost function itself.
+//!
+//! This file knows the format. Equal stacks may take several lines; the tools
+//! add them up.
+
+use core::fmt::{self, Write};
+
+use super::names::{Name, Symbols};
+use super::trace::{Event, Trace};
+
+/// What [`folded`] wrote.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Folded {
+    /// Calls: one line each.
+    pub calls: usize,
+    /// Nanoseconds over all lines.
+    pub nanoseconds: u64,
+    /// Calls whose begin, or whose place among others, is not known; they are
+    /// on no line.
+    pub skipped: usize,
+    /// Records that were lost.
+    pub lost: usize,
+}
+
+/// Writes the rest of `trace` as folded stacks: a line for each call when it
+/// ends, rooted at its task.
+///
+/// # Errors
+///
+/// Those of `out`.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::{Buffer, Cursor, Full, Open, Record, Scale, Trace, folded};
+///
+/// static RECORDS: [Record; 1024] = [const { Record::new() }; 1024];
+/// static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
+///
+/// let mut cursors = [const { Cursor::new() }; 1];
+/// let mut open = [const { Open::new() }; 256];
+/// let mut trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+/// let mut text = String::new();
+/// let wrote = folded(&mut text, &mut trace, &())?;
+/// assert_eq!(wrote.calls, text.lines().count());
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub fn folded<S: Symbols + ?Sized>(
+    out: &mut impl Write,
+    trace: &mut Trace<'_>,
+    symbols: &S,
+) -> Result<Folded, fmt::Error> {
+    let mut wrote = Folded::default();
+    while let Some(event) = trace.next() {
+        let (call, end) = match event {
+            Event::Begin(_) => continue,
+            Event::Lost { records, .. } => {
+                wrote.lost += records;
+                continue;
+            }
+            Event::End(call, end) | Event::Leaf(call, end) => (call, end),
+        };
+        let (Some(func), Some(_)) = (call.func, call.begin) else {
+            wrote.skipped += 1;
+            continue;
+        };
+        match symbols.task(call.task) {
+            Some(name) => write!(Frame::new(out), "{name}")?,
+            None => write!(Frame::new(out), "task {}", call.task)?,
+        }
+        // Outermost first.
+        for level in (0..trace.enclosing(call.task)).rev() {
+            if let Some(func) = trace.enclosing_func(call.task, level) {
+                out.write_char(';')?;
+                write!(Frame::new(out), "{}", Name(symbols, func))?;
+            }
+        }
+        out.write_char(';')?;
+        write!(Frame::new(out), "{}", Name(symbols, func))?;
+        writeln!(out, " {}", end.own)?;
+        wrote.calls += 1;
+        wrote.nanoseconds += end.own;
+    }
+    wrote.skipped += trace.untracked();
+    Ok(wrote)
+}
+
+/// A frame's name: what separates frames, or lines, is replaced.
+struct Frame<'a, W> {
+    out: &'a mut W,
+}
+
+impl<'a, W: Write> Frame<'a, W> {
+    fn new(out: &'a mut W) -> Self {
+        Self { out }
+    }
+}
+
+impl<W: Write> Write for Frame<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let special = |c: char| c == ';' || c.is_control();
+        for piece in text.split_inclusive(special) {
+            let plain = piece.trim_end_matches(special);
+            self.out.write_str(plain)?;
+            if let Some(c) = piece.chars().next_back().filter(|&c| special(c)) {
+                self.out.write_char(if c == ';' { ':' } else { ' ' })?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,199 @@
+//! A trace as Chrome's JSON events, for Perfetto and its kin.
+//!
+//! This file knows the format. Begins and ends come properly nested from
+//! [`trace`](super::trace).
+
+use core::fmt::{self, Write};
+
+use super::names::{Name, Symbols};
+use super::trace::{Call, End, Ending, Event, Trace};
+
+/// Writes the rest of `trace` as one array of events: `B` and `E` for each
+/// call, with its task as the thread; the names of tasks; an instant event
+/// where records were lost, and where a call ended whose begin is not known.
+///
+/// Times are in microseconds, with three decimals.
+///
+/// # Errors
+///
+/// Those of `out`.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::{Buffer, Cursor, Full, Open, Record, Scale, Trace, json};
+///
+/// static RECORDS: [Record; 1024] = [const { Record::new() }; 1024];
+/// static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
+///
+/// let mut cursors = [const { Cursor::new() }; 1];
+/// let mut open = [const { Open::new() }; 256];
+/// let mut trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+/// let mut text = String::new();
+/// json(&mut text, &mut trace, &())?;
+/// assert_eq!(text, "[\n]\n");
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub fn json<S: Symbols + ?Sized>(
+    out: &mut impl Write,
+    trace: &mut Trace<'_>,
+    symbols: &S,
+) -> fmt::Result {
+    let mut json = Json {
+        out,
+        symbols,
+        separator: "\n",
+        named: [None; NAMED],
+        time: 0,
+    };
+    json.out.write_char('[')?;
+    for event in trace.by_ref() {
+        json.event(&event)?;
+    }
+    if trace.untracked() > 0 {
+        json.lost("untracked", None, trace.untracked())?;
+    }
+    json.out.write_str("\n]\n")
+}
+
+/// Tasks that are known to be named already; others are named again.
+const NAMED: usize = 64;
+
+struct Json<'a, W, S: ?Sized> {
+    out: &'a mut W,
+    symbols: &'a S,
+    separator: &'static str,
+    named: [Option<usize>; NAMED],
+    /// Of the last event.
+    time: u64,
+}
+
+impl<W: Write, S: Symbols + ?Sized> Json<'_, W, S> {
+    fn event(&mut self, event: &Event) -> fmt::Result {
+        match event {
+            &Event::Lost { cpu, records } => self.lost("lost", Some(cpu), records),
+            Event::Begin(call) => self.begin(call),
+            Event::Leaf(call, end) => {
+                self.begin(call)?;
+                self.end(call, end)
+            }
+            Event::End(call, end) if call.begin.is_some() => self.end(call, end),
+            Event::End(call, end) => self.headless(call, end),
+        }
+    }
+
+    /// The start of an event, up to what is its own.
+    fn open(&mut self, phase: char, time: u64, task: Option<usize>) -> fmt::Result {
+        self.time = time;
+        self.out.write_str(self.separator)?;
+        self.separator = ",\n";
+        let (micros, part) = (time / 1000, time % 1000);
+        write!(
+            self.out,
+            "{{\"ts\":{micros}.{part:03},\"ph\":\"{phase}\",\"pid\":1"
+        )?;
+        match task {
+            Some(task) => write!(self.out, ",\"tid\":{task}"),
+            None => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, call: &Call) -> fmt::Result {
+        self.name_task(call.task)?;
+        self.open('B', call.begin.unwrap_or(0), Some(call.task))?;
+        self.name(call)?;
+        write!(self.out, ",\"args\":{{\"cpu\":{}", call.cpu)?;
+        for (n, argument) in call.arguments.iter().enumerate() {
+            write!(self.out, ",\"{n}\":\"{argument:#x}\"")?;
+        }
+        self.out.write_str("}}")
+    }
+
+    fn end(&mut self, call: &Call, end: &End) -> fmt::Result {
+        self.open('E', end.time, Some(call.task))?;
+        self.name(call)?;
+        let how = match end.how {
+            Ending::Returned => None,
+            Ending::Unwound => Some("unwound"),
+            Ending::TaskExit => Some("task exit"),
+            Ending::Lost => Some("end lost"),
+            Ending::Unfinished => Some("unfinished"),
+        };
+        match (how, end.value) {
+            (None, None) => self.out.write_char('}'),
+            (Some(how), _) => write!(self.out, ",\"args\":{{\"end\":\"{how}\"}}}}"),
+            (None, Some(value)) => write!(self.out, ",\"args\":{{\"value\":\"{value:#x}\"}}}}"),
+        }
+    }
+
+    fn headless(&mut self, call: &Call, end: &End) -> fmt::Result {
+        self.name_task(call.task)?;
+        self.open('i', end.time, Some(call.task))?;
+        self.name(call)?;
+        let (micros, part) = (end.duration / 1000, end.duration % 1000);
+        write!(
+            self.out,
+            ",\"s\":\"t\",\"args\":{{\"end\":\"begin lost\",\"dur\":{micros}.{part:03}}}}}"
+        )
+    }
+
+    fn lost(&mut self, name: &str, cpu: Option<usize>, records: usize) -> fmt::Result {
+        self.open('i', self.time, None)?;
+        write!(
+            self.out,
+            ",\"name\":\"{name}\",\"s\":\"p\",\"args\":{{\"records\":{records}"
+        )?;
+        if let Some(cpu) = cpu {
+            write!(self.out, ",\"cpu\":{cpu}")?;
+        }
+        self.out.write_str("}}")
+    }
+
+    fn name(&mut self, call: &Call) -> fmt::Result {
+        self.out.write_str(",\"name\":\"")?;
+        match call.func {
+            Some(func) => write!(Escaped(self.out), "{}", Name(self.symbols, func))?,
+            None => self.out.write_char('?')?,
+        }
+        self.out.write_char('"')
+    }
+
+    /// Names a task before its first event.
+    fn name_task(&mut self, task: usize) -> fmt::Result {
+        let Some(named) = self.named.get_mut(task % NAMED) else {
+            return Ok(());
+        };
+        if named.replace(task) == Some(task) {
+            return Ok(());
+        }
+        let Some(name) = self.symbols.task(task) else {
+            return Ok(());
+        };
+        self.out.write_str(self.separator)?;
+        self.separator = ",\n";
+        write!(
+            self.out,
+            "{{\"ph\":\"M\",\"pid\":1,\"tid\":{task},\"name\":\"thread_name\",\"args\":{{\"name\":\""
+        )?;
+        Escaped(self.out).write_str(name)?;
+        self.out.write_str("\"}}")
+    }
+}
+
+/// The inside of a JSON string.
+struct Escaped<'a, W>(&'a mut W);
+
+impl<W: Write> Write for Escaped<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let special = |c: char| c == '"' || c == '\\' || c < ' ';
+        for piece in text.split_inclusive(special) {
+            self.0.write_str(piece.trim_end_matches(special))?;
+            match piece.chars().next_back().filter(|&c| special(c)) {
+                Some(c @ ('"' | '\\')) => write!(self.0, "\\{c}")?,
+                Some(c) => write!(self.0, "\\u{:04x}", u32::from(c))?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! Names of addresses, as a kernel supplies them for reports.
+//!
+//! This file knows no symbol table.
+
+use core::fmt;
+
+/// A function that an address lies in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Symbol<'a> {
+    /// What to print.
+    pub name: &'a str,
+    /// The address of the function.
+    pub start: usize,
+}
+
+/// A symbol table. Asked when a report is written, never while a call is
+/// traced.
+///
+/// `()` knows no names: reports then show addresses.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::{Symbol, Symbols};
+///
+/// /// Functions, by ascending address.
+/// struct Table(&'static [(usize, &'static str)]);
+///
+/// impl Symbols for Table {
+///     fn symbol(&self, address: usize) -> Option<Symbol<'_>> {
+///         let above = self.0.partition_point(|&(start, _)| start <= address);
+///         let &(start, name) = self.0.get(above.checked_sub(1)?)?;
+///         Some(Symbol { name, start })
+///     }
+/// }
+///
+/// let table = Table(&[(0x1000, "boot"), (0x2000, "idle")]);
+/// assert_eq!(table.symbol(0x1fff).unwrap().name, "boot");
+/// assert_eq!(table.symbol(0xfff), None);
+/// ```
+pub trait Symbols {
+    /// The function that `address` lies in.
+    fn symbol(&self, address: usize) -> Option<Symbol<'_>>;
+
+    /// The name of a task, by [`Platform::task`](crate::Platform::task)'s
+    /// number. Default: knows none.
+    fn task(&self, task: usize) -> Option<&str> {
+        let _ = task;
+        None
+    }
+}
+
+impl Symbols for () {
+    fn symbol(&self, _address: usize) -> Option<Symbol<'_>> {
+        None
+    }
+}
+
+impl<S: Symbols + ?Sized> Symbols for &S {
+    fn symbol(&self, address: usize) -> Option<Symbol<'_>> {
+        S::symbol(self, address)
+    }
+
+    fn task(&self, task: usize) -> Option<&str> {
+        S::task(self, task)
+    }
+}
+
+/// Displays a function by name, or by address where it has none. Control
+/// characters, which would break lines, are escaped.
+pub(crate) struct Name<'a, S: ?Sized>(pub(crate) &'a S, pub(crate) usize);
+
+impl<S: Symbols + ?Sized> fmt::Display for Name<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let &Self(symbols, address) = self;
+        match symbols.symbol(address) {
+            Some(symbol) => {
+                for part in symbol.name.split_inclusive(char::is_control) {
+                    let name = part.trim_end_matches(char::is_control);
+                    f.write_str(name)?;
+                    write!(
+                        f,
+                        "{}",
+                        part.trim_start_matches(|c: char| !c.is_control())
+                            .escape_default()
+                    )?;
+                }
+                match address.wrapping_sub(symbol.start) {
+                    0 => Ok(()),
+                    offset => write!(f, "+{offset:#x}"),
+                }
+            }
+            None => write!(f, "{address:#x}"),
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! A trace as a function graph, for people.
+//!
+//! This file knows columns. What happened is [`trace`](super::trace)'s.
+//!
+//! ```text
+//!  0)               |  read() {
+//!  0)   1.382 us    |    check();
+//!  0) + 15.463 us   |  }
+//! ```
+
+use core::fmt::{self, Write};
+
+use bitflags::bitflags;
+
+use super::names::{Name, Symbols};
+use super::trace::{Call, End, Ending, Event, Trace};
+
+bitflags! {
+    /// What a [`Print`] shows.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub struct Shown: u16 {
+        /// The CPU's number.
+        const CPU = 1;
+        /// The task.
+        const TASK = 2;
+        /// The time of each event, in seconds.
+        const TIME = 4;
+        /// Durations.
+        const DURATION = 8;
+        /// Marks of long durations: `+` over 10 µs, `!` 100 µs, `#` 1 ms, `*`
+        /// 10 ms, `@` 100 ms, `$` 1 s.
+        const MARKS = 0x10;
+        /// The name of the function at its closing brace too.
+        const TAIL = 0x20;
+        /// Return values, where they were recorded.
+        const RETURN_VALUE = 0x40;
+        /// Arguments, where they were recorded.
+        const ARGUMENTS = 0x80;
+        /// A separator where a CPU goes from one task to another.
+        const SWITCHES = 0x100;
+        /// Interrupts: `==>` before a call in an interrupt's context.
+        const INTERRUPTS = 0x200;
+    }
+}
+
+impl Default for Shown {
+    /// All that costs no columns of its own beyond the CPU and the duration.
+    fn default() -> Self {
+        Self::all().difference(Self::TASK.union(Self::TIME).union(Self::TAIL))
+    }
+}
+
+/// Writes a trace as a function graph.
+///
+/// A call whose begin is not known is shown by its closing brace alone, with
+/// its name beside it; one whose end is not known by a closing brace without a
+/// duration, that says so.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::{Buffer, Cursor, Full, Open, Print, Record, Scale, Trace};
+///
+/// static RECORDS: [Record; 1024] = [const { Record::new() }; 1024];
+/// static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
+///
+/// let mut cursors = [const { Cursor::new() }; 1];
+/// let mut open = [const { Open::new() }; 256];
+/// let mut trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+///
+/// let mut text = String::new();
+/// Print::new(&()).trace(&mut text, &mut trace)?;
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Print<'a, S: ?Sized> {
+    symbols: &'a S,
+    shown: Shown,
+    /// Digits of a CPU's number.
+    cpu_width: usize,
+}
+
+/// The task that each of the last CPUs ran.
+const CPUS: usize = 64;
+
+const RULE: &str = " ------------------------------------------";
+
+/// Columns of a task's name and number.
+const TASK_WIDTH: usize = 18;
+
+impl<'a, S: Symbols + ?Sized> Print<'a, S> {
+    /// With the names of `symbols`.
+    #[must_use]
+    pub fn new(symbols: &'a S) -> Self {
+        Self {
+            symbols,
+            shown: Shown::default(),
+            cpu_width: 2,
+        }
+    }
+
+    /// Shows `shown`.
+    #[must_use]
+    pub fn shown(mut self, shown: Shown) -> Self {
+        self.shown = shown;
+        self
+    }
+
+    /// Writes the rest of `trace`, with a heading.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn trace(mut self, out: &mut impl Write, trace: &mut Trace<'_>) -> fmt::Result {
+        self.cpu_width = digits(trace.cpus().saturating_sub(1) as u64).max(2);
+        self.heading(out)?;
+        let mut ran = [None; CPUS];
+        for event in trace.by_ref() {
+            self.event(out, &event, &mut ran)?;
+        }
+        match trace.untracked() {
+            0 => Ok(()),
+            untracked => writeln!(
+                out,
+                " {untracked} calls not shown: too little memory to read"
+            ),
+        }
+    }
+
+    fn heading(&self, out: &mut impl Write) -> fmt::Result {
+        out.write_char('#')?;
+        if self.shown.contains(Shown::TIME) {
+            write!(out, "{:^20}|", "TIME")?;
+        }
+        if self.shown.contains(Shown::CPU) {
+            write!(out, "{:<1$}", "CPU", self.cpu_width + 1)?;
+        }
+        if self.shown.contains(Shown::TASK) {
+            write!(out, "{:^1$}|", "TASK", TASK_WIDTH + 2)?;
+        }
+        if self.shown.contains(Shown::DURATION) {
+            write!(out, "{:^15}|", "DURATION")?;
+        }
+        out.write_str("  FUNCTION CALLS\n")
+    }
+
+    fn event(
+        &self,
+        out: &mut impl Write,
+        event: &Event,
+        ran: &mut [Option<usize>; CPUS],
+    ) -> fmt::Result {
+        let (call, end) = match event {
+            &Event::Lost { cpu, records } => {
+                self.cpu(out, cpu)?;
+                return writeln!(out, " LOST {records} EVENTS");
+            }
+            Event::Begin(call) => (call, None),
+            Event::Leaf(call, end) | Event::End(call, end) => (call, Some(end)),
+        };
+        self.switch(out, call, ran)?;
+        let time = match event {
+            Event::End(_, end) => end.time,
+            _ => call.begin.unwrap_or(0),
+        };
+        self.columns(out, call, time, end)?;
+        let margin = 2 * call.depth.saturating_add(1);
+        write!(out, "{:margin$}", "")?;
+        match event {
+            Event::Begin(call) => {
+                self.name(out, call)?;
+                out.write_str(" {")?;
+            }
+            Event::Leaf(call, end) => {
+                self.name(out, call)?;
+                out.write_char(';')?;
+                self.remarks(out, call, end, false)?;
+            }
+            Event::End(call, end) => {
+                out.write_char('}')?;
+                self.remarks(out, call, end, true)?;
+            }
+            Event::Lost { .. } => {}
+        }
+        out.write_char('\n')
+    }
+
+    fn cpu(&self, out: &mut impl Write, cpu: usize) -> fmt::Result {
+        match self.shown.contains(Shown::CPU) {
+            true => write!(out, " {cpu:>0$})", self.cpu_width - 1),
+            false => Ok(()),
+        }
+    }
+
+    /// A separator, if the CPU ran another task before.
+    fn switch(
+        &self,
+        out: &mut impl Write,
+        call: &Call,
+        ran: &mut [Option<usize>; CPUS],
+    ) -> fmt::Result {
+        let Some(ran) = ran.get_mut(call.cpu) else {
+            return Ok(());
+        };
+        let before = ran.replace(call.task);
+        match before {
+            Some(before) if before != call.task && self.shown.contains(Shown::SWITCHES) => {
+                writeln!(out, "{RULE}")?;
+                self.cpu(out, call.cpu)?;
+                let (before, now) = (self.task_name(before), self.task_name(call.task));
+                writeln!(out, "  {before}  =>  {now}\n{RULE}\n")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn task_name(&self, task: usize) -> TaskName<'_> {
+        TaskName {
+            name: self.symbols.task(task),
+            task,
+        }
+    }
+
+    fn columns(
+        &self,
+        out: &mut impl Write,
+        call: &Call,
+        time: u64,
+        end: Option<&End>,
+    ) -> fmt::Result {
+        if self.shown.contains(Shown::TIME) {
+            let seconds = time / 1_000_000_000;
+            let micros = time / 1000 % 1_000_000;
+            write!(out, " {seconds:>12}.{micros:06} |")?;
+        }
+        self.cpu(out, call.cpu)?;
+        if self.shown.contains(Shown::TASK) {
+            let mut width = Padded::new(out, TASK_WIDTH);
+            write!(width, " {}", self.task_name(call.task))?;
+            width.pad()?;
+            out.write_str(" |")?;
+        }
+        if self.shown.contains(Shown::DURATION) {
+            let known = end.filter(|end| !matches!(end.how, Ending::Lost | Ending::Unfinished));
+            match known {
+                Some(end) => self.duration(out, end.duration)?,
+                None => write!(out, "{:15}", "")?,
+            }
+        }
+        out.write_char('|')
+    }
+
+    /// Fifteen columns: a mark, then seven digits at most, fewer of them
+    /// decimals as the whole part grows. From 10⁸ µs on, seconds.
+    fn duration(&self, out: &mut impl Write, nanoseconds: u64) -> fmt::Result {
+        let mark = match self.shown.contains(Shown::MARKS) {
+            true => mark(nanoseconds),
+            false => ' ',
+        };
+        write!(out, " {mark} ")?;
+        let (unit, thousandths) = match nanoseconds {
+            0..100_000_000_000 => ("us", nanoseconds),
+            _ => ("s ", nanoseconds / 1_000_000),
+        };
+        let (whole, part) = (thousandths / 1000, thousandths % 1000);
+        let mut width = Padded::new(out, 12);
+        match digits(whole) {
+            ..=4 => write!(width, "{whole}.{part:03}")?,
+            5 => write!(width, "{whole}.{:02}", part / 10)?,
+            6 => write!(width, "{whole}.{}", part / 100)?,
+            _ => write!(width, "{whole}")?,
+        }
+        write!(width, " {unit}")?;
+        width.pad()
+    }
+
+    fn name(&self, out: &mut impl Write, call: &Call) -> fmt::Result {
+        use crate::platform::Context;
+        if self.shown.contains(Shown::INTERRUPTS) {
+            out.write_str(match call.context {
+                Context::Task => "",
+                Context::SoftInterrupt => "--> ",
+                Context::Interrupt => "==> ",
+                Context::Nmi => "##> ",
+            })?;
+        }
+        self.function(out, call)?;
+        out.write_char('(')?;
+        if self.shown.contains(Shown::ARGUMENTS) {
+            for (i, argument) in call.arguments.iter().enumerate() {
+                let comma = if i == 0 { "" } else { ", " };
+                write!(out, "{comma}{argument:#x}")?;
+            }
+        }
+        out.write_char(')')
+    }
+
+    fn function(&self, out: &mut impl Write, call: &Call) -> fmt::Result {
+        match call.func {
+            // A name with a line's end in it would be two lines.
+            Some(func) => write!(OneLine(out), "{}", Name(self.symbols, func)),
+            None => out.write_char('?'),
+        }
+    }
+
+    /// What is said behind a call.
+    fn remarks(&self, out: &mut impl Write, call: &Call, end: &End, closing: bool) -> fmt::Result {
+        let headless = call.begin.is_none();
+        let tail = closing && (headless || self.shown.contains(Shown::TAIL));
+        let value = end
+            .value
+            .filter(|_| self.shown.contains(Shown::RETURN_VALUE));
+        let how = match end.how {
+            Ending::Returned => None,
+            Ending::Unwound => Some("unwound"),
+            Ending::TaskExit => Some("task exit"),
+            Ending::Lost => Some("end lost"),
+            Ending::Unfinished => Some("unfinished"),
+        };
+        let headless = headless.then_some("begin lost");
+        if !tail && value.is_none() && how.is_none() && headless.is_none() {
+            return Ok(());
+        }
+        out.write_str(" /*")?;
+        if tail {
+            out.write_char(' ')?;
+            self.function(&mut NoComment(&mut *out), call)?;
+        }
+        if let Some(value) = value {
+            write!(out, " = {value:#x}")?;
+        }
+        for remark in [headless, how].into_iter().flatten() {
+            write!(out, " ({remark})")?;
+        }
+        out.write_str(" */")
+    }
+}
+
+const fn mark(nanoseconds: u64) -> char {
+    match nanoseconds {
+        1_000_000_001.. => '$',
+        100_000_001.. => '@',
+        10_000_001.. => '*',
+        1_000_001.. => '#',
+        100_001.. => '!',
+        10_001.. => '+',
+        _ => ' ',
+    }
+}
+
+const fn digits(number: u64) -> usize {
+    match number.checked_ilog10() {
+        Some(log) => log as usize + 1,
+        None => 1,
+    }
+}
+
+/// `name-number`.
+struct TaskName<'a> {
+    name: Option<&'a str>,
+    task: usize,
+}
+
+impl fmt::Display for TaskName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, task } = self;
+        let number = digits(*task as u64);
+        // Room for a name beside the number, in the column.
+        let room = TASK_WIDTH.saturating_sub(number + 2);
+        let mut f = OneLine(f);
+        for character in name.unwrap_or("task").chars().take(room) {
+            f.write_char(character)?;
+        }
+        write!(f, "-{task}")
+    }
+}
+
+/// Counts columns, and fills up what is left.
+struct Padded<'a, W> {
+    out: &'a mut W,
+    left: usize,
+}
+
+impl<'a, W: Write> Padded<'a, W> {
+    fn new(out: &'a mut W, left: usize) -> Self {
+        Self { out, left }
+    }
+
+    fn pad(self) -> fmt::Result {
+        write!(self.out, "{:1$}", "", self.left)
+    }
+}
+
+impl<W: Write> Write for Padded<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.left = self.left.saturating_sub(text.chars().count());
+        self.out.write_str(text)
+    }
+}
+
+/// Writes control characters as spaces.
+struct OneLine<'a, W>(&'a mut W);
+
+impl<W: Write> Write for OneLine<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for (i, part) in text.split(char::is_control).enumerate() {
+            if i > 0 {
+                self.0.write_char(' ')?;
+            }
+            self.0.write_str(part)?;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps a name from ending the comment that it stands in.
+struct NoComment<'a, W>(&'a mut W);
+
+impl<W: Write> Write for NoComment<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for (i, part) in text.split("*/").enumerate() {
+            if i > 0 {
+                self.0.write_str("* /")?;
+            }
+            self.0.write_str(part)?;
+        }
+        Ok(())
+    }
+}
