@@ -5,13 +5,19 @@
 //! | hook | needs | sees |
 //! | --- | --- | --- |
 //! | [`scope`] | nothing | what is annotated |
-//! | [`patch`] | `-Zpatchable-function-entry` | every function, chosen one by one at run time |
+//! | `patch` | x86-64 or AArch64, `-Zpatchable-function-entry` | every function, chosen one by one at run time |
+//!
+//! On a target that a hook does not support, 32-bit ones and RISC-V among them,
+//! its module is absent, and all else is there.
 
 use crate::{Fgraph, Platform};
 
 pub use crate::arch::Registers;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_pointer_width = "64"
+))]
 pub mod patch;
 pub mod scope;
 

@@ -1,4 +1,7 @@
-//! Architectures without a hook: no registers are ever saved.
+//! Architectures without a hook: no registers are ever saved, and no return
+//! address is replaced.
+
+pub(crate) use super::on_stack as chain;
 
 /// The saved registers of a call; on this architecture there are none.
 #[derive(Debug)]

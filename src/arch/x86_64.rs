@@ -43,6 +43,8 @@ use static_assertions::const_assert;
 use crate::hook::Global;
 use crate::hook::patch::{enter, leave};
 
+pub(crate) use super::on_stack as chain;
+
 #[cfg(target_feature = "avx512f")]
 const VECTOR_BYTES: usize = 64;
 #[cfg(all(target_feature = "avx", not(target_feature = "avx512f")))]
@@ -384,6 +386,8 @@ pub(crate) mod entry {
     pub(crate) const PADDING: usize = 16;
     /// Bytes from a function's entry to its body.
     pub(crate) const BODY: usize = 8;
+    /// Bytes from a function's address that [`padding`] reads.
+    pub(crate) const REACH: usize = BODY;
     /// What the learning stub writes into the set.
     pub(crate) const RAN: u8 = 1;
 

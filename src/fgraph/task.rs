@@ -1,15 +1,17 @@
-//! A task's life as the tracer sees it: switched, ended, restored, walked.
+//! A task's life as the tracer sees it: switched, ended, restored.
 //!
 //! What a kernel calls outside of any traced call's entry and return.
 
 use core::ptr::NonNull;
 
-use super::{Cause, Fgraph, put_back};
+use super::{Cause, Fgraph};
 use crate::fgraph::ALL_CALLBACKS;
 use crate::ret_stack::word::{Record, State};
 use crate::ret_stack::{DetachError, Found, RetStack, View};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::{Context, Platform};
+
+mod restore;
 
 /// The addresses to which hooked calls return while their slots are replaced:
 /// one for each kind of hook. Zero while a kind is not in use. Relaxed: each is
@@ -131,90 +133,6 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             Some(words) => words,
             None => Err(DetachError::InUse),
         }
-    }
-
-    /// Gives the return slots of the running task's hooked calls their true
-    /// addresses back; the frames end as [unwound](Cause::Unwound). From then
-    /// on an ordinary unwinder works: for panics, oopses and debuggers. Calls
-    /// that begin later are traced again. Returns how many frames ended.
-    ///
-    /// Any context. From an interrupt or a callback, which may have come in the
-    /// middle of an entry, the slots are restored and the frames stay, to end
-    /// as unwound by the next event that proves them gone.
-    ///
-    /// # Safety
-    ///
-    /// The running task's stack memory from its oldest traced call's return
-    /// slot on is mapped: no stack with frames on it was freed.
-    pub unsafe fn restore(&self) -> usize {
-        P::current(|stack| {
-            let Some(view) = stack.view() else {
-                return 0;
-            };
-            // Newest first: of a run of tail calls on one slot the oldest has
-            // the caller.
-            let mut top = stack.state().top();
-            while let Some(frame) = view.frame_below(top) {
-                let slot = frame.record.slot as *mut usize;
-                // SAFETY: mapped, by the caller; a slot that holds no hook's
-                // address is not, or no longer, one of ours.
-                unsafe {
-                    if !slot.is_null() && self.returns.hold(slot.read_volatile()) {
-                        put_back(&frame);
-                    }
-                }
-                top = frame.start;
-            }
-            // An interrupt may have come between a call's frame and its slot.
-            // Only a task is not in the middle of anything.
-            let state = stack.state();
-            let Context::Task = P::context() else {
-                return 0;
-            };
-            if state.is_guarded(Context::Task as usize) {
-                return 0;
-            }
-            let ended = stack.depth();
-            stack.set_state(state.guarded(Context::Task as usize));
-            self.end_unwound(view, state, Context::Task, |_| true);
-            stack.set_state(stack.state().with_guards_of(state));
-            ended
-        })
-        .unwrap_or(0)
-    }
-
-    /// The true return address of a call, for unwinders: `seen` is what the
-    /// unwinder read at the address `slot` of the real stack of the task that
-    /// owns `stack`. Returns `seen` unless a hook has replaced it. Any
-    /// context, any CPU, any task; a walk down to the frame, the newest being
-    /// the nearest.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # use fgraph::{Fgraph, Platform, RetStack};
-    /// # static STACK: RetStack = RetStack::new();
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// #     fn clock() -> u64 { 0 }
-    /// # }
-    /// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
-    /// // An address that no hook has put there is returned as it is.
-    /// assert_eq!(FGRAPH.real_return(&STACK, 0x7000_0008, 0x40_1000), 0x40_1000);
-    /// ```
-    #[must_use]
-    pub fn real_return(&self, stack: &RetStack, slot: usize, seen: usize) -> usize {
-        if !self.returns.hold(seen) {
-            return seen;
-        }
-        // In a run of tail calls the newer ones were returned to the hook.
-        let caller = stack
-            .frames()
-            .filter(|frame| frame.slot == slot)
-            .find(|frame| !self.returns.hold(frame.ret));
-        caller.map_or(seen, |frame| frame.ret)
     }
 
     /// Runs `f` with every context of the running task inside the tracer, so

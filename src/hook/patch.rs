@@ -1,5 +1,16 @@
 //! Patched entries with call-through: the hook for code that is compiled with
-//! `-Zpatchable-function-entry`.
+//! `-Zpatchable-function-entry`, on x86-64 and AArch64.
+//!
+//! | target | the flag | a call's return slot is |
+//! | --- | --- | --- |
+//! | x86-64 | `-Zpatchable-function-entry=24,16` | the word that holds its return address |
+//! | AArch64 | `-Zpatchable-function-entry=10,8` | the word below the stack pointer at the call |
+//!
+//! On AArch64 the return address comes in `x30`. The slot then tells the call
+//! from others; where its address is while the function runs, the chain of
+//! frame records tells, so kernels that unwind or
+//! [restore](crate::Fgraph::restore) have frame pointers on (Rust's AArch64
+//! targets do). A function more than 128 MiB from the stub can not be enabled.
 //!
 //! Every function carries its own set of callbacks in the padding before it,
 //! so what one callback follows is no business of another's, and a function
@@ -23,6 +34,8 @@
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr;
+
+use static_assertions::const_assert;
 
 use super::Global;
 use crate::Platform;
@@ -195,7 +208,7 @@ impl<B: Global<N> + PatchText, const N: usize> Patch<B, N> {
     ///
     /// `listed` is what [`patchable_functions!`](crate::patchable_functions)
     /// gives for the running image: each address is that of a padding, or of
-    /// no patchable function and at least readable for 24 bytes. No other
+    /// no patchable function and at least readable for 48 bytes. No other
     /// `Patch` has been given the same functions.
     pub unsafe fn init(&self, listed: &'static [usize]) -> Result<Functions, PatchError> {
         let tracer = B::fgraph();
@@ -407,6 +420,9 @@ impl<B: Global<N> + PatchText, const N: usize> Default for Patch<B, N> {
         Self::new()
     }
 }
+
+// What `Patch::init` asks of a listed address.
+const_assert!(entry::PADDING + entry::REACH <= 48);
 
 /// How far a function is searched whose end the table does not tell.
 const PAGE: usize = 4096;

@@ -22,6 +22,16 @@ thread_local! {
     static CURRENT: Cell<Option<&'static RetStack>> = const { Cell::new(None) };
     static CONTEXT: Cell<Context> = const { Cell::new(Context::Task) };
     static TASK: Cell<usize> = const { Cell::new(0) };
+    static LEAVES: Leaves = const { Leaves };
+}
+
+/// Takes a thread that ends off the list, so that nobody waits for it.
+struct Leaves;
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        exit();
+    }
 }
 
 /// The threads that have a shadow stack, in the order in which they got it.
@@ -157,6 +167,7 @@ pub fn attach(words: usize) -> &'static RetStack {
     TASK.set(TASKS.fetch_add(1, Ordering::Relaxed));
     // SAFETY: no arguments.
     threads().push((unsafe { libc::pthread_self() }, stack));
+    LEAVES.with(|_| {});
     CURRENT.set(Some(stack));
     stack
 }
@@ -224,7 +235,7 @@ pub fn with_others_stopped<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod text {
     use fgraph::hook::patch::{Patch, PatchText};
 
@@ -240,14 +251,17 @@ mod text {
             static __executable_start: u8;
             static etext: u8;
         }
-        (&raw const __executable_start as usize) & !0xfff
-            ..((&raw const etext as usize) + 0xfff) & !0xfff
+        // SAFETY: no memory is passed.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let start = &raw const __executable_start as usize;
+        start & !(page - 1)..(&raw const etext as usize).next_multiple_of(page)
     }
 
     // SAFETY: the pages are writable while `f` runs, the other threads stand
-    // still, and signal handlers of this thread are blocked. The processor
-    // keeps its instruction cache coherent; the others leave a signal handler
-    // by the kernel, which serialises them.
+    // still, and signal handlers of this thread are blocked. What is written is
+    // in the processor's reach of fetching when `f` returns; it starts afresh
+    // on leaving the kernel, which this thread does after the last `mprotect`
+    // and the others do after their signal handler.
     unsafe impl PatchText for Host {
         fn patch_text<R>(f: impl FnOnce() -> R) -> R {
             let text = text();
@@ -288,5 +302,5 @@ mod text {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub use text::{PATCH, init as init_patch};

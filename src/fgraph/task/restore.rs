@@ -1,0 +1,252 @@
+//! Return addresses that a hook has replaced: told to unwinders, and given
+//! back.
+//!
+//! Where a call stores its return address itself, the replaced one is in its
+//! slot. Where it comes in a register, the body stores it in a frame record of
+//! its own, whose place only the chain of records tells. What a record looks
+//! like is [`arch`](crate::arch)'s.
+
+use crate::arch::chain;
+use crate::fgraph::{Fgraph, put_back};
+use crate::ret_stack::{Frame, RetStack, View};
+use crate::sync::Ordering;
+use crate::{Context, Platform};
+
+impl<P: Platform, const N: usize> Fgraph<P, N> {
+    /// Gives the running task's hooked calls their true return addresses back;
+    /// the frames end as [unwound](crate::Cause::Unwound). From then on an
+    /// ordinary unwinder works: for panics, oopses and debuggers. Calls that
+    /// begin later are traced again. Returns how many frames ended.
+    ///
+    /// Any context. From an interrupt or a callback, which may have come in the
+    /// middle of an entry, the addresses are restored and the frames stay, to
+    /// end as unwound by the next event that proves them gone.
+    ///
+    /// On AArch64 the addresses are found by following the caller's chain of
+    /// frame records: see [`restore_from`](Self::restore_from).
+    ///
+    /// # Safety
+    ///
+    /// The running task's stack memory from its oldest traced call's return
+    /// slot on is mapped: no stack with frames on it was freed. Further, on
+    /// AArch64, the caller's frame pointer is one for
+    /// [`restore_from`](Self::restore_from).
+    pub unsafe fn restore(&self) -> usize {
+        // SAFETY: the caller's.
+        unsafe { self.restore_from(chain::frame_pointer()) }
+    }
+
+    /// As [`restore`](Self::restore), for a handler whose own frame records do
+    /// not lead on to those of what it interrupted: `fp` is the interrupted
+    /// frame pointer. Where calls store their return addresses on the stack
+    /// (x86-64), it is not used.
+    ///
+    /// On AArch64 a traced function's return address is in the frame record
+    /// that its prologue made, and the chain of records from `fp` on is
+    /// followed, as far as it goes up, and over a few changes of stack. A
+    /// function without a record keeps the hook's address: one that was
+    /// interrupted before its prologue was done, or in a leaf function, whose
+    /// address is still in the interrupted `x30`; one that was compiled without
+    /// frame pointers. Then *all* frames stay, and 0 is returned: such a
+    /// function still returns to the hook, which finds its frame. An address
+    /// that is signed is signed again, with the key that signed it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`restore`](Self::restore), and on AArch64: `fp` is 0, or the
+    /// address of a frame record on a stack of the running task, and each
+    /// record that it leads to is readable and may be written, up to that of
+    /// the oldest traced call, or one that leads to 0.
+    pub unsafe fn restore_from(&self, fp: usize) -> usize {
+        P::current(|stack| {
+            let Some(view) = stack.view() else {
+                return 0;
+            };
+            let all = if self.returns_on_stack() {
+                // SAFETY: the caller's.
+                unsafe { self.restore_slots(view) };
+                true
+            } else {
+                // SAFETY: the caller's.
+                unsafe { self.restore_records(stack, fp) }
+            };
+            // An interrupt may have come between a call's frame and its slot.
+            // Only a task is not in the middle of anything.
+            let state = stack.state();
+            let Context::Task = P::context() else {
+                return 0;
+            };
+            if !all || state.is_guarded(Context::Task as usize) {
+                return 0;
+            }
+            let ended = stack.depth();
+            stack.set_state(state.guarded(Context::Task as usize));
+            self.end_unwound(view, state, Context::Task, |_| true);
+            stack.set_state(stack.state().with_guards_of(state));
+            ended
+        })
+        .unwrap_or(0)
+    }
+
+    /// The true return address of a call, for unwinders: `seen` is what the
+    /// unwinder read at the address `slot` of the real stack of the task that
+    /// owns `stack`. Returns `seen` unless a hook has replaced it. Any
+    /// context, any CPU, any task; a walk down to the frame, the newest being
+    /// the nearest.
+    ///
+    /// On AArch64 `slot` is the address of the word in the frame record. For an
+    /// address that is still in `x30`, where a function was interrupted before
+    /// it stored it, `slot` is the interrupted stack pointer less eight. `seen`
+    /// may be signed; what is returned in its place is not, unless the caller's
+    /// was.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::{Fgraph, Platform, RetStack};
+    /// # static STACK: RetStack = RetStack::new();
+    /// # struct Kernel;
+    /// # // SAFETY: one CPU, one task.
+    /// # unsafe impl Platform for Kernel {
+    /// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
+    /// #     fn clock() -> u64 { 0 }
+    /// # }
+    /// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+    /// // An address that no hook has put there is returned as it is.
+    /// assert_eq!(FGRAPH.real_return(&STACK, 0x7000_0008, 0x40_1000), 0x40_1000);
+    /// ```
+    #[must_use]
+    pub fn real_return(&self, stack: &RetStack, slot: usize, seen: usize) -> usize {
+        if !self.returns.hold(chain::strip(seen)) {
+            return seen;
+        }
+        self.returning(stack, slot).map_or(seen, |frame| frame.ret)
+    }
+
+    /// The frame with the true return address of the call whose replaced one
+    /// is at `at`.
+    fn returning(&self, stack: &RetStack, at: usize) -> Option<Frame> {
+        // In a run of tail calls the newer ones were returned to the hook.
+        let mut callers = stack
+            .frames()
+            .filter(|frame| frame.slot != 0 && !self.returns.hold(frame.ret));
+        if self.returns_on_stack() {
+            return callers.find(|frame| frame.slot == at);
+        }
+        // The record is in the body's frame, which ends right above the slot;
+        // the slots of what the body has called lie below the record. On the
+        // task's own stack a newer frame is a lower one, whatever dead frames
+        // lie below; other stacks are not told from one another.
+        let owned = stack.owns(at);
+        let mut above = callers.filter(|frame| at <= frame.slot && stack.owns(frame.slot) == owned);
+        if owned {
+            above.next()
+        } else {
+            above.min_by_key(|frame| frame.slot)
+        }
+    }
+
+    /// Whether each replaced address is in its slot. The classic hooks' are.
+    fn returns_on_stack(&self) -> bool {
+        chain::RETURN_ON_STACK || self.returns.patched.load(Ordering::Relaxed) == 0
+    }
+
+    /// # Safety
+    ///
+    /// As for [`restore`](Self::restore).
+    unsafe fn restore_slots(&self, view: View<'_>) {
+        // Newest first: of a run of tail calls on one slot the oldest has the
+        // caller.
+        let mut top = view.stack().state().top();
+        while let Some(frame) = view.frame_below(top) {
+            let slot = frame.record.slot as *mut usize;
+            // SAFETY: mapped, by the caller; a slot that holds no hook's
+            // address is not, or no longer, one of ours.
+            unsafe {
+                if !slot.is_null() && self.returns.hold(slot.read_volatile()) {
+                    put_back(&frame);
+                }
+            }
+            top = frame.start;
+        }
+    }
+
+    /// Restores what the records from `fp` on hold. Returns whether the
+    /// addresses of all calls in flight were found.
+    ///
+    /// # Safety
+    ///
+    /// As for [`restore_from`](Self::restore_from).
+    unsafe fn restore_records(&self, stack: &RetStack, fp: usize) -> bool {
+        let hooked = |frame: &Frame| frame.slot != 0 && !self.returns.hold(frame.ret);
+        let mut left = stack.frames().filter(hooked).count();
+        let mut records = Records::new(stack, fp);
+        while left != 0
+            // SAFETY: the caller's.
+            && let Some(at) = unsafe { records.next() }
+        {
+            // SAFETY: the caller's: a record.
+            let seen = unsafe { (at as *const usize).read_volatile() };
+            if !self.returns.hold(chain::strip(seen)) {
+                continue;
+            }
+            let Some(frame) = self.returning(stack, at) else {
+                continue;
+            };
+            let sp = frame.slot.wrapping_add(size_of::<usize>());
+            if let Some(ret) = chain::replaced(seen, frame.ret, sp) {
+                // SAFETY: the caller's: a record, of a call in flight.
+                unsafe { (at as *mut usize).write_volatile(ret) };
+                left -= 1;
+            }
+        }
+        left == 0
+    }
+}
+
+/// How often a chain of records may go to another stack: a handler's to the
+/// one that was interrupted.
+const CHANGES: usize = 8;
+
+/// A chain of frame records. It ends, whatever it reads: it goes up, but for a
+/// few changes of stack.
+struct Records<'a> {
+    stack: &'a RetStack,
+    fp: usize,
+    /// The last record, 0 before the first.
+    last: usize,
+    changes: usize,
+}
+
+impl<'a> Records<'a> {
+    fn new(stack: &'a RetStack, fp: usize) -> Self {
+        Self {
+            stack,
+            fp,
+            last: 0,
+            changes: CHANGES,
+        }
+    }
+
+    /// The address of the next record's return address.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Fgraph::restore_from`].
+    unsafe fn next(&mut self) -> Option<usize> {
+        let fp = self.fp;
+        if fp == 0 || !fp.is_multiple_of(size_of::<usize>()) {
+            return None;
+        }
+        let owned = self.stack.owns(fp);
+        if fp <= self.last || self.stack.owns(self.last) != owned {
+            // From the task's own stack there is no other to go to.
+            let leaves = self.last != 0 && self.stack.owns(self.last);
+            self.changes = self.changes.checked_sub(1).filter(|_| !leaves)?;
+        }
+        self.last = fp;
+        // SAFETY: the caller's.
+        self.fp = unsafe { (fp.wrapping_add(chain::CALLER) as *const usize).read_volatile() };
+        Some(fp.wrapping_add(chain::RETURN))
+    }
+}
