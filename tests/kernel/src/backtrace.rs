@@ -8,8 +8,9 @@
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::arch::{self, TrapFrame, current};
+use crate::arch::{self, TrapFrame};
 use crate::symbols::{self, After, At};
+use crate::task::Task;
 use crate::trace;
 
 const WORD: usize = size_of::<usize>();
@@ -100,11 +101,10 @@ impl Iterator for Walk {
     }
 }
 
-/// The stack around `address`: the running task's, or one of handlers.
+/// The stack around `address`: a task's, or one of handlers.
 fn stack_around(address: usize) -> Option<(usize, usize)> {
-    current()
-        .map(|task| task.stack())
-        .filter(|&(low, high)| (low..high).contains(&address))
+    Task::around(address)
+        .map(Task::stack)
         .or_else(|| arch::handler_stack(address))
 }
 

@@ -96,14 +96,15 @@ fn run(options: &Options) -> u8 {
         None => Some(work::run(options)),
         Some(name) => scenario::run(name, options),
     };
-    trace::finish(options);
+    trace::stop();
+    let balanced = trace::report(options);
 
     for (number, cpu) in CPUS.iter().enumerate() {
         println!("cpu {number}: {}", cpu.counts());
     }
     let verdict = match fine {
-        Some(true) => ("fine", EXIT_FINE),
-        Some(false) => ("wrong", EXIT_WRONG),
+        Some(true) if balanced => ("fine", EXIT_FINE),
+        Some(_) => ("wrong", EXIT_WRONG),
         None => ("no such test", EXIT_USAGE),
     };
     println!("done: {}, after {} ms", verdict.0, time::now() / 1_000_000);

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::arch::{self, current};
 use crate::cpu::{CPUS, MAX_CPUS};
 use crate::sync::{RawSpin, SpinGuard};
-use crate::task::{Cause, MAX_TASKS, Program, State, TASKS, Task};
+use crate::task::{Cause, IDLE, MAX_TASKS, Program, State, TASKS, Task};
 use crate::{time, trace};
 
 static LOCK: RawSpin = RawSpin::new();
@@ -215,6 +215,21 @@ pub(crate) fn grace_period() {
     }
 }
 
+/// Runs `f` for all tasks that there are, the idle ones too. None begins or
+/// ends meanwhile; others may run.
+pub(crate) fn for_each(mut f: impl FnMut(&'static Task)) {
+    let on = arch::interrupts_off();
+    LOCK.lock();
+    let there = |task: &&Task| !matches!(task.state(), State::Free | State::Ending | State::Dead);
+    TASKS.iter().filter(there).for_each(&mut f);
+    IDLE.iter()
+        .zip(&CPUS)
+        .filter(|(_, cpu)| cpu.is_online())
+        .for_each(|(task, _)| f(task));
+    LOCK.unlock();
+    arch::interrupts_restore(on);
+}
+
 fn set_waiting(key: usize) {
     let task = current().expect("a task to wait");
     task.waits_for.store(key, Ordering::Relaxed);
@@ -324,5 +339,5 @@ fn choose() -> &'static Task {
         CURSOR.store(place, Ordering::Relaxed);
         return task;
     }
-    &crate::task::IDLE[arch::cpu_number()]
+    &IDLE[arch::cpu_number()]
 }

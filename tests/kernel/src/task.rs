@@ -4,6 +4,8 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use fgraph::RetStack;
+
 use crate::arch::{self, Boot};
 use crate::cpu::MAX_CPUS;
 
@@ -99,6 +101,9 @@ pub(crate) struct Task {
     pub(crate) in_interrupt: AtomicU32,
     /// See `in_interrupt`.
     pub(crate) in_nmi: AtomicU32,
+    /// What the tracer remembers of the task's calls. Has words while tracing
+    /// is on.
+    pub(crate) ret_stack: RetStack,
     program: AtomicPtr<Program>,
     argument: AtomicUsize,
     stack_low: AtomicUsize,
@@ -139,6 +144,7 @@ impl Task {
             waits_for: AtomicUsize::new(0),
             in_interrupt: AtomicU32::new(0),
             in_nmi: AtomicU32::new(0),
+            ret_stack: RetStack::new(),
             program: AtomicPtr::new(ptr::null_mut()),
             argument: AtomicUsize::new(0),
             stack_low: AtomicUsize::new(0),
@@ -241,6 +247,25 @@ impl Task {
     /// It is to be killed, and may be.
     pub(crate) fn is_killed(&self) -> bool {
         self.kill_wanted.load(Ordering::Relaxed) != 0 && self.holds.load(Ordering::Relaxed) == 0
+    }
+
+    /// The task whose stack holds `address`: the running one, but for the one
+    /// instruction in a switch between the two.
+    pub(crate) fn around(address: usize) -> Option<&'static Self> {
+        let holds = |task: &&Self| {
+            let (low, high) = task.stack();
+            (low..high).contains(&address)
+        };
+        arch::current()
+            .filter(holds)
+            .or_else(|| TASKS.iter().chain(&IDLE).find(holds))
+    }
+
+    /// The number of its place: those of the CPUs' own tasks come last.
+    pub(crate) fn place(&self) -> usize {
+        let mut places = TASKS.iter().chain(&IDLE);
+        let place = places.position(|task| ptr::eq(task, self));
+        place.expect("tasks are these")
     }
 
     /// A CPU's own.

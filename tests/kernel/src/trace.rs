@@ -1,58 +1,143 @@
 //! Everywhere the kernel and the tracer meet.
 //!
-//! The rest of the kernel calls these and knows nothing of the tracer.
+//! The rest of the kernel calls these and knows nothing of the tracer. How the
+//! tracer sees the kernel is in [`platform`]; the tasks' shadow stacks get
+//! their words in [`stacks`].
 
-#![expect(dead_code, reason = "the tracer is not linked in yet")]
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::arch::{self, TrapFrame};
+pub(crate) use fgraph::Context;
+use fgraph::{CallbackId, Platform};
+
+use crate::arch::TrapFrame;
 use crate::options::Options;
+use crate::println;
+use crate::sync::SpinLock;
 use crate::task::{Cause, Task};
 
-/// Which kind of code runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Context {
-    /// A task.
-    Task,
-    /// An interrupt's or exception's handler.
-    Interrupt,
-    /// An NMI's.
-    Nmi,
-}
+pub(crate) mod balance;
+pub(crate) mod platform;
+pub(crate) mod select;
+pub(crate) mod stacks;
+
+use balance::Balance;
+use platform::{FGRAPH, Kernel, PATCH};
+
+/// Functions that are never traced, beside those that the tracer finds itself.
+const EXCLUDED: &str = "kernel::trace::task_exit,kernel::trace::stacks::exit,\
+                        *Fgraph*::exit_task*,*Fgraph*::quietly*";
+
+/// What the command line wants traced.
+static COUNTED: Balance = Balance::new();
+static ID: SpinLock<Option<CallbackId>> = SpinLock::new(None);
 
 /// The kernel is up, the workload is not: what the command line wants traced
 /// is traced from here on. In a task.
-pub(crate) fn start(_options: &Options) {}
+pub(crate) fn start(options: &Options) {
+    let Some(patterns) = options.trace else {
+        return;
+    };
+    begin(options.words);
+    *ID.lock() = Some(follow(&COUNTED, patterns));
+}
 
-/// The workload is done: stop, and print. In a task.
-pub(crate) fn finish(_options: &Options) {}
+/// The workload is done: nothing more is traced. In a task.
+pub(crate) fn stop() {
+    if let Some(id) = *ID.lock() {
+        unfollow(id);
+    }
+}
+
+/// Prints what was traced; false if the accounts do not balance. In a task,
+/// after [`stop`] has returned: that call, too, was traced.
+#[must_use]
+pub(crate) fn report(_options: &Options) -> bool {
+    if ID.lock().take().is_none() {
+        return true;
+    }
+    let fine = is_balanced(&[&COUNTED]);
+    println!("counted: {}", COUNTED.counts());
+    println!("stacks: {:?}", stacks::totals());
+    println!("balanced: {fine}");
+    fine
+}
+
+/// Waits for the last traced calls; whether all came out, as accepted.
+pub(crate) fn is_balanced(accounts: &[&Balance]) -> bool {
+    stacks::wait_for_returns() && accounts.iter().all(|one| one.counts().is_balanced())
+}
+
+/// From now on tasks have shadow stacks, and functions can be traced. In a
+/// task, outside of traced calls.
+pub(crate) fn begin(words: usize) {
+    static INIT: AtomicBool = AtomicBool::new(false);
+    stacks::attach_all(words);
+    if INIT.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: this kernel's own table.
+    let found = unsafe { PATCH.init(fgraph::patchable_functions!()) }.expect("the first init");
+    let excluded = PATCH
+        .exclude(|func| select::selects(EXCLUDED, func))
+        .expect("after init");
+    println!("trace: {found:?}, excluded {excluded}");
+}
+
+/// Registers a callback and has it follow functions.
+pub(crate) fn follow<C: fgraph::Callback>(callback: &'static C, patterns: &str) -> CallbackId {
+    let id = FGRAPH.register(callback).expect("a slot");
+    let functions = PATCH.enable(id, |func| select::selects(patterns, func));
+    println!(
+        "trace: {} functions match {patterns}",
+        functions.expect("after init")
+    );
+    id
+}
+
+/// Calls in flight still return to the callback.
+pub(crate) fn unfollow(id: CallbackId) {
+    PATCH.disable(id, |_| true).expect("after init");
+}
 
 /// A task is about to run for the first time. Under the scheduler's lock,
 /// interrupts off; the task's place may have had another before.
-pub(crate) fn task_created(_task: &Task) {}
+pub(crate) fn task_created(task: &Task) {
+    stacks::attach(task);
+}
 
 /// A task ends. By itself, in task context; or killed: under the scheduler's
 /// lock with interrupts off, itself or, if it does not run, by another task.
-pub(crate) fn task_exit(_task: &Task, _cause: Cause) {}
+pub(crate) fn task_exit(task: &Task, _cause: Cause) {
+    stacks::exit(task);
+}
 
 /// `previous` gives the CPU to `next`. Under the scheduler's lock, still on
 /// `previous`'s stack, with it the current task.
-pub(crate) fn task_switch(_previous: &Task, _next: &Task) {}
+pub(crate) fn task_switch(previous: &Task, next: &Task) {
+    FGRAPH.switch(Some(&previous.ret_stack), Some(&next.ret_stack));
+}
 
 /// The timer may switch `task`, the running one, away: it is not inside a
 /// callback or the tracer.
-pub(crate) fn may_preempt(_task: &Task) -> bool {
-    true
+pub(crate) fn may_preempt(task: &Task) -> bool {
+    !task.ret_stack.is_inside()
 }
 
 /// A panic is about to walk the running task's stack: return addresses that
 /// were replaced are to be put back. Any context.
-pub(crate) fn restore() {}
+pub(crate) fn restore() {
+    // SAFETY: tasks' stacks are static memory.
+    unsafe { FGRAPH.restore() };
+}
 
 /// The address to which the call returns whose return slot is `slot` and holds
 /// `seen`. Every address of every backtrace comes through here. Any context;
 /// takes no lock.
-pub(crate) fn return_address(_slot: usize, seen: usize) -> usize {
-    seen
+pub(crate) fn return_address(slot: usize, seen: usize) -> usize {
+    match Task::around(slot).or_else(crate::arch::current) {
+        Some(task) => FGRAPH.real_return(&task.ret_stack, slot, seen),
+        None => seen,
+    }
 }
 
 /// An NMI that was sent for it. Takes no lock.
@@ -62,21 +147,5 @@ pub(crate) fn nmi(frame: &TrapFrame) {
 
 /// The running context. Any context.
 pub(crate) fn context() -> Context {
-    use core::sync::atomic::Ordering::Relaxed;
-    match arch::current() {
-        Some(task) if task.in_nmi.load(Relaxed) != 0 => Context::Nmi,
-        Some(task) if task.in_interrupt.load(Relaxed) != 0 => Context::Interrupt,
-        Some(_) | None => Context::Task,
-    }
-}
-
-/// The grace period: every callback that ran anywhere when it was called has
-/// returned. In a task.
-pub(crate) fn synchronize() {
-    crate::sched::grace_period();
-}
-
-/// Runs `f`, which writes to text.
-pub(crate) fn patch_text<R>(f: impl FnOnce() -> R) -> R {
-    arch::with_other_cpus_stopped(f)
+    Kernel::context()
 }
