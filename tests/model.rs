@@ -5,6 +5,9 @@
 //! `--release`. What fails is made small and kept in `model.regressions`, and
 //! each fault that was found is a test of its own here.
 
+mod common;
+#[path = "model/found.rs"]
+mod found;
 #[path = "model/real.rs"]
 mod real;
 #[path = "model/reference.rs"]
