@@ -1,41 +1,323 @@
-//! Calls caught by the hooks, through the public API.
+//! Patched entries, over this program's own functions.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
 #[path = "common/host.rs"]
 #[allow(dead_code)]
 mod host;
 
-use fgraph::{Callback, Entry, Exit};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-struct Count(AtomicUsize, AtomicUsize);
-impl Callback for Count {
-    type Frame = usize;
-    fn entry(&self, call: Entry<'_, usize>) -> Option<usize> {
-        self.0.fetch_add(1, Relaxed);
-        Some(call.func())
+use fgraph::hook::patch::PatchError;
+use fgraph::{Callback, Cause, Entry, Exit};
+use host::FGRAPH;
+
+/// One test at a time changes what is traced.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    let alone = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    // Not before: a thread that waits with a shadow stack would be traced.
+    host::attach(4096);
+    alone
+}
+
+/// Counts, and remembers which functions it saw, in a table without locks.
+struct Seen {
+    entries: AtomicUsize,
+    exits: AtomicUsize,
+    functions: [AtomicUsize; 64],
+    /// How many did not fit the table.
+    others: AtomicUsize,
+}
+
+impl Seen {
+    fn new() -> &'static Self {
+        Box::leak(Box::new(Self {
+            entries: AtomicUsize::new(0),
+            exits: AtomicUsize::new(0),
+            functions: [const { AtomicUsize::new(0) }; 64],
+            others: AtomicUsize::new(0),
+        }))
     }
-    fn exit(&self, call: Exit<'_, usize>, data: usize) {
-        assert_eq!(call.func(), data);
-        self.1.fetch_add(1, Relaxed);
+
+    fn functions(&self) -> Vec<usize> {
+        let all = self.functions.iter().map(|f| f.load(Relaxed));
+        let mut all: Vec<usize> = all.filter(|&f| f != 0).collect();
+        all.sort_unstable();
+        all
+    }
+
+    fn balanced(&self) -> usize {
+        let (entries, exits) = (self.entries.load(Relaxed), self.exits.load(Relaxed));
+        assert_eq!(entries, exits);
+        entries
     }
 }
-static COUNT: Count = Count(AtomicUsize::new(0), AtomicUsize::new(0));
+
+impl Callback for Seen {
+    type Frame = usize;
+
+    fn entry(&self, call: Entry<'_, usize>) -> Option<usize> {
+        self.entries.fetch_add(1, Relaxed);
+        let func = call.func();
+        for seen in &self.functions {
+            match seen.compare_exchange(0, func, Relaxed, Relaxed) {
+                Ok(_) => return Some(func),
+                Err(other) if other == func => return Some(func),
+                Err(_) => {}
+            }
+        }
+        self.others.fetch_add(1, Relaxed);
+        Some(func)
+    }
+
+    fn exit(&self, call: Exit<'_, usize>, func: usize) {
+        assert_eq!((call.func(), call.cause()), (func, Cause::Returned));
+        self.exits.fetch_add(1, Relaxed);
+    }
+}
 
 #[inline(never)]
-fn fib(n: u64) -> u64 {
-    if n < 2 { n } else { fib(n - 1) + fib(n - 2) }
+fn one(n: u64) -> u64 {
+    black_box(n) + 1
+}
+
+#[inline(never)]
+fn two(n: u64) -> u64 {
+    one(n) + black_box(1)
+}
+
+#[inline(never)]
+fn three(n: u64) -> u64 {
+    black_box(two(n)) + 1
+}
+
+fn address(f: fn(u64) -> u64) -> usize {
+    f as usize
+}
+
+/// Work that runs through much generic code of `core` and `alloc`.
+#[inline(never)]
+fn work(seed: u64) -> String {
+    let mut words = BTreeMap::new();
+    for n in 0..200_u64 {
+        let key = (n * seed) % 61;
+        words.entry(key).or_insert_with(Vec::new).push(three(n));
+    }
+    let mut sums: Vec<(u64, u64)> = words.iter().map(|(&k, v)| (v.iter().sum(), k)).collect();
+    sums.sort_unstable_by(|a, b| b.cmp(a));
+    format!("{sums:?}")
 }
 
 #[test]
-fn everything() {
+fn everything_at_once_changes_no_result() {
+    let _alone = alone();
     let patch = host::init_patch();
-    let n = patch.functions().count();
-    let id = host::FGRAPH.register(&COUNT).unwrap();
-    let on = patch.enable(id, |_| true).unwrap();
-    let v = fib(20);
-    let s = format!("{:?}", vec![1, 2, 3]);
+    let expected = work(7);
+    let seen = Seen::new();
+    let id = FGRAPH.register(seen).unwrap();
+    let all = patch.functions().count();
+    assert_eq!(patch.enable(id, |_| true), Ok(all));
+    assert_eq!(patch.enabled(id).count(), all);
+    // A second time adds none.
+    assert_eq!(patch.enable(id, |_| true), Ok(0));
+    let traced = work(7);
+    assert_eq!(patch.disable(id, |_| true), Ok(all));
+    assert_eq!(traced, expected);
+    assert!(seen.balanced() > 600);
+    let counters = host::attach(0).counters();
+    assert_eq!(
+        (counters.overruns, counters.unwound, counters.strays),
+        (0, 0, 0)
+    );
+    FGRAPH.unregister(id).unwrap();
+}
+
+#[test]
+fn each_callback_sees_exactly_its_functions() {
+    let _alone = alone();
+    let patch = host::init_patch();
+    let functions = [address(one), address(two), address(three)];
+    // All subsets of three functions, by eight callbacks.
+    let seen: Vec<_> = (0..8).map(|_| Seen::new()).collect();
+    let ids: Vec<_> = seen.iter().map(|&s| FGRAPH.register(s).unwrap()).collect();
+    let wants = |set: usize, func| {
+        functions
+            .iter()
+            .enumerate()
+            .any(|(i, &f)| f == func && set & (1 << i) != 0)
+    };
+    for (set, &id) in ids.iter().enumerate() {
+        let count = patch.enable(id, |func| wants(set, func));
+        assert_eq!(count, Ok(set.count_ones() as usize));
+    }
+    assert_eq!(three(1), 4);
+    for (set, &id) in ids.iter().enumerate() {
+        assert_eq!(seen[set].balanced(), set.count_ones() as usize);
+        let mut expected: Vec<_> = functions.into_iter().filter(|&f| wants(set, f)).collect();
+        expected.sort_unstable();
+        assert_eq!(seen[set].functions(), expected);
+        // One function less, for this callback alone.
+        let off = patch.disable(id, |func| func == functions[0]);
+        assert_eq!(off, Ok(set & 1));
+    }
+    assert_eq!(three(1), 4);
+    for (set, &id) in ids.iter().enumerate() {
+        let expected = set.count_ones() as usize + (set & 6).count_ones() as usize;
+        assert_eq!(seen[set].balanced(), expected);
+        patch.disable(id, |_| true).unwrap();
+        FGRAPH.unregister(id).unwrap();
+    }
+}
+
+#[test]
+fn a_filter_that_matches_nothing_traces_nothing() {
+    let _alone = alone();
+    let patch = host::init_patch();
+    let seen = Seen::new();
+    let id = FGRAPH.register(seen).unwrap();
+    assert_eq!(patch.enable(id, |_| false), Ok(0));
+    work(3);
+    assert_eq!(seen.balanced(), 0);
+    FGRAPH.unregister(id).unwrap();
+}
+
+#[test]
+fn turning_off_puts_back_exactly_what_was_there() {
+    let _alone = alone();
+    let patch = host::init_patch();
+    // SAFETY: a function of this program.
+    let entry = || unsafe { (address(one) as *const [u8; 8]).read_volatile() };
+    let before = entry();
+    let id = FGRAPH.register(Seen::new()).unwrap();
+    patch.enable(id, |func| func == address(one)).unwrap();
+    let on = entry();
+    assert_ne!(on[..2], before[..2]);
+    assert_eq!(on[2..], before[2..]);
     patch.disable(id, |_| true).unwrap();
-    println!("{v} {s} {n} {on} {:?}", COUNT.0);
-    assert_eq!(COUNT.0.load(Relaxed), COUNT.1.load(Relaxed));
-    host::FGRAPH.unregister(id).unwrap();
+    assert_eq!(entry(), before);
+    FGRAPH.unregister(id).unwrap();
+}
+
+#[test]
+fn a_departed_callbacks_functions_reach_no_later_owner() {
+    let _alone = alone();
+    let patch = host::init_patch();
+    let (former, later) = (Seen::new(), Seen::new());
+    let id = FGRAPH.register(former).unwrap();
+    patch.enable(id, |func| func == address(one)).unwrap();
+    FGRAPH.unregister(id).unwrap();
+    assert_eq!(patch.enable(id, |_| true), Err(PatchError::NotRegistered));
+    let next = FGRAPH.register(later).unwrap();
+    assert_ne!(next.slot(), id.slot());
+    one(1);
+    assert_eq!((former.balanced(), later.balanced()), (0, 0));
+    // Its slot is free once no function names it.
+    assert_eq!(patch.disable(id, |_| true), Ok(1));
+    let last = FGRAPH.register(Seen::new()).unwrap();
+    assert_eq!(last.slot(), id.slot());
+    // The former id says nothing about the new owner's functions.
+    patch.enable(last, |func| func == address(two)).unwrap();
+    assert_eq!(patch.disable(id, |_| true), Ok(0));
+    assert_eq!(patch.enabled(last).count(), 1);
+    for id in [next, last] {
+        patch.disable(id, |_| true).unwrap();
+        FGRAPH.unregister(id).unwrap();
+    }
+}
+
+#[test]
+fn what_is_excluded_is_never_hooked() {
+    #[inline(never)]
+    fn private(n: u64) -> u64 {
+        black_box(n) ^ 5
+    }
+    let _alone = alone();
+    let patch = host::init_patch();
+    let (private_address, seen) = (address(private), Seen::new());
+    let id = FGRAPH.register(seen).unwrap();
+    assert_eq!(patch.enable(id, |func| func == private_address), Ok(1));
+    // Also when it is on.
+    assert_eq!(patch.exclude(|func| func == private_address), Ok(1));
+    assert_eq!(patch.exclude(|func| func == private_address), Ok(0));
+    assert_eq!(patch.enable(id, |func| func == private_address), Ok(0));
+    assert!(patch.functions().all(|func| func != private_address));
+    private(1);
+    assert_eq!(seen.balanced(), 0);
+    patch.disable(id, |_| true).unwrap();
+    FGRAPH.unregister(id).unwrap();
+}
+
+#[test]
+fn the_table_is_taken_once() {
+    let _alone = alone();
+    let patch = host::init_patch();
+    // SAFETY: this program's own table.
+    let again = unsafe { patch.init(fgraph::patchable_functions!()) };
+    assert_eq!(again, Err(PatchError::Initialised));
+}
+
+/// Tries to patch from inside.
+struct Patcher(AtomicUsize);
+
+impl Callback for Patcher {
+    type Frame = ();
+
+    fn entry(&self, _: Entry<'_, ()>) -> Option<()> {
+        let refused = host::PATCH.exclude(|_| true) == Err(PatchError::InCallback);
+        self.0.fetch_add(usize::from(refused), Relaxed);
+        None
+    }
+
+    fn exit(&self, _: Exit<'_, ()>, (): ()) {}
+}
+
+#[test]
+fn a_callback_can_not_patch() {
+    static PATCHER: Patcher = Patcher(AtomicUsize::new(0));
+    let _alone = alone();
+    let patch = host::init_patch();
+    let id = FGRAPH.register(&PATCHER).unwrap();
+    patch.enable(id, |func| func == address(one)).unwrap();
+    one(1);
+    assert_eq!(PATCHER.0.load(Relaxed), 1);
+    patch.disable(id, |_| true).unwrap();
+    FGRAPH.unregister(id).unwrap();
+}
+
+#[test]
+fn entries_are_turned_on_and_off_while_others_run_them() {
+    let _alone = alone();
+    let patch = host::init_patch();
+    let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let expected = work(11);
+    let seen = Seen::new();
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            host::attach(4096);
+            while !stop.load(Relaxed) {
+                assert_eq!(work(11), expected);
+                rounds.fetch_add(1, Relaxed);
+            }
+        });
+        for _ in 0..if cfg!(debug_assertions) { 10 } else { 50 } {
+            let id = FGRAPH.register(seen).unwrap();
+            patch.enable(id, |_| true).unwrap();
+            let before = rounds.load(Relaxed);
+            while rounds.load(Relaxed) == before && !worker.is_finished() {
+                std::thread::yield_now();
+            }
+            patch.disable(id, |_| true).unwrap();
+            FGRAPH.unregister(id).unwrap();
+        }
+        stop.store(true, Relaxed);
+        worker.join().unwrap();
+    });
+    // Calls that were in flight at an unregister had no exit.
+    assert!(seen.exits.load(Relaxed) <= seen.entries.load(Relaxed));
 }

@@ -172,9 +172,10 @@ pub fn attach(words: usize) -> &'static RetStack {
     stack
 }
 
-/// The running thread stops being a task. Its last traced call has returned.
+/// The running thread is about to end: nobody waits for it any more. It keeps
+/// its shadow stack, on which the call of this very function may lie.
 pub fn exit() {
-    if let Some(stack) = CURRENT.take() {
+    if let Some(stack) = CURRENT.get() {
         threads().retain(|&(_, other)| !std::ptr::eq(other, stack));
     }
 }
