@@ -2,7 +2,7 @@
 //! task and its interrupts, read by anybody.
 //!
 //! This module knows no callback, no architecture and no platform. What the
-//! bits of a word mean is [`word`]'s; reading without owning is [`walk`]'s.
+//! bits of a word mean is `word`'s; reading without owning is `walk`'s.
 //!
 //! # Interruptible anywhere
 //!

@@ -15,7 +15,7 @@
 //! Every function carries its own set of callbacks in the padding before it,
 //! so what one callback follows is no business of another's, and a function
 //! that nobody follows costs its NOP alone. How an entry looks is
-//! [`arch`](crate::arch)'s; this file decides which are written, and keeps
+//! `arch`'s; this file decides which are written, and keeps
 //! those out that must never be hooked.
 //!
 //! # What is never hooked
@@ -38,10 +38,10 @@ use core::ptr;
 use static_assertions::const_assert;
 
 use super::Global;
-use crate::Platform;
 use crate::arch::{self, Registers, entry};
 use crate::fgraph::{Call, CallbackId, NotRegistered, RehearseError};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::{Platform, RetStack};
 
 /// How a kernel lets its text be written.
 ///
@@ -383,6 +383,68 @@ impl<B: Global<N> + PatchText, const N: usize> Patch<B, N> {
             .filter(move |&func| unsafe {
                 entry::padding(func) == entry::Padding::Ready && entry::set(func) & bit != 0
             })
+    }
+
+    /// The true return address of a call that was interrupted in this hook's
+    /// own code, for unwinders that start at an interrupted instruction: from
+    /// the patched entry to the first instruction of the body, and from the
+    /// body's return to the return to the caller.
+    ///
+    /// `None` where a frame pointer tells: there, and in code that is not this
+    /// hook's, unwind as usual, and [`real_return`](crate::Fgraph::real_return)
+    /// tells the true addresses. After `Some`, go on with the interrupted frame
+    /// pointer: it is the caller's.
+    ///
+    /// `stack` is the shadow stack of the task that was interrupted, `pc` the
+    /// interrupted instruction, and `sp` the stack pointer. Any context.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use fgraph::{Fgraph, Platform, RetStack};
+    /// # use fgraph::hook::{Global, patch::{Patch, PatchText}};
+    /// # static STACK: RetStack = RetStack::new();
+    /// # struct Kernel;
+    /// # // SAFETY: one CPU, one task.
+    /// # unsafe impl Platform for Kernel {
+    /// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
+    /// #     fn clock() -> u64 { 0 }
+    /// # }
+    /// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+    /// # impl Global for Kernel { fn fgraph() -> &'static Fgraph<Self> { &FGRAPH } }
+    /// # // SAFETY: nothing runs beside it.
+    /// # unsafe impl PatchText for Kernel { fn patch_text<R>(f: impl FnOnce() -> R) -> R { f() } }
+    /// # static PATCH: Patch<Kernel> = Patch::new();
+    /// # struct TrapFrame { rip: usize, rsp: usize, rbp: usize }
+    /// fn backtrace(frame: &TrapFrame) {
+    ///     // SAFETY: the frame is that of an interrupt of this task.
+    ///     let caller = unsafe { PATCH.interrupted(&STACK, frame.rip, frame.rsp) };
+    ///     // … print `caller`, then follow the chain from `frame.rbp`.
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// `pc` and `sp` are those of code that was interrupted and has not gone
+    /// on. Its stack is readable, and so are the 32 bytes around `pc`.
+    #[cfg(target_arch = "x86_64")]
+    #[must_use]
+    pub unsafe fn interrupted(&self, stack: &RetStack, pc: usize, sp: usize) -> Option<usize> {
+        // SAFETY: the caller's.
+        let place = unsafe { arch::interrupted(pc, arch::stub::<B, N>()) }?;
+        let (slot, seen) = match place {
+            arch::Place::Slot(offset) => {
+                let slot = sp.wrapping_add(offset);
+                // SAFETY: the caller's: the slot is on the interrupted stack.
+                (slot, unsafe { (slot as *const usize).read_volatile() })
+            }
+            // What lies below the stack pointer may be gone.
+            arch::Place::Below => {
+                let slot = sp.wrapping_sub(size_of::<usize>());
+                (slot, arch::stub_return::<B, N>())
+            }
+        };
+        Some(B::fgraph().real_return(stack, slot, seen))
     }
 
     fn table(&self) -> &'static [usize] {
