@@ -84,3 +84,8 @@ pub mod tracer;
 pub use fgraph::{Callback, CallbackId, Cause, Entry, Exit, Fgraph, FrameData};
 pub use platform::{Context, Platform};
 pub use ret_stack::RetStack;
+
+/// The README's own kernel, compiled.
+#[cfg(all(doctest, target_arch = "x86_64"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

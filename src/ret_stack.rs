@@ -6,7 +6,7 @@
 //!
 //! # Interruptible anywhere
 //!
-//! One [`State`] word tells how far the stack is filled (*top*) and how much is
+//! One `State` word tells how far the stack is filled (*top*) and how much is
 //! claimed above that, up to *reserved*. An owner pushes in three steps:
 //!
 //! ```text
