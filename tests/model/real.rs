@@ -25,6 +25,19 @@ fn stack(task: usize) -> Option<&'static RetStack> {
     STACKS.get().get(task).copied().flatten()
 }
 
+/// Runs `f` with a stack of its own, outside of any world.
+#[allow(dead_code)]
+pub fn with_current<R>(stack: &'static RetStack, f: impl FnOnce() -> R) -> R {
+    STACKS.set([Some(stack), None, None]);
+    environment(|e| {
+        e.task.set(Some(0));
+        e.context.set(0);
+    });
+    let result = f();
+    STACKS.set([None; TASKS]);
+    result
+}
+
 // SAFETY: one thread plays one world; which task runs changes between calls.
 unsafe impl Platform for Sim {
     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> {
@@ -156,6 +169,7 @@ pub struct Real<const N: usize> {
 
 impl<const N: usize> Real<N> {
     /// A tracer of its own.
+    #[allow(dead_code)]
     pub fn new() -> Self {
         let owned = Box::into_raw(Box::new(Fgraph::new()));
         // SAFETY: freed by `drop`, after everything that borrows it.
@@ -183,6 +197,9 @@ impl<const N: usize> Drop for Real<N> {
     fn drop(&mut self) {
         // A failed case may be in the middle of anything: then it leaks.
         if std::thread::panicking() {
+            for id in self.ids.take() {
+                let _ = self.fgraph.unregister(id);
+            }
             return;
         }
         self.scopes.borrow_mut().clear();

@@ -23,133 +23,6 @@ pub const POOL: [usize; 24] = [
     0, 1, 2, 3, 4, 5, 6, 7, 15, 0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 15, 0, 1,
 ];
 
-/// One operation, as random as its bits are.
-#[derive(Clone, Copy)]
-pub struct Step(pub u64);
-
-impl Step {
-    pub fn op(self) -> Op {
-        let mut left = self.0 as u8 as usize % Op::WEIGHTS;
-        for &(op, weight) in Op::TABLE {
-            if left < weight {
-                return op;
-            }
-            left -= weight;
-        }
-        Op::Walk
-    }
-
-    fn a(self) -> usize {
-        (self.0 >> 8) as u8 as usize
-    }
-
-    fn b(self) -> usize {
-        (self.0 >> 16) as u16 as usize
-    }
-
-    /// Which callbacks accept, by slot. Most do.
-    fn accept(self, slot: usize) -> bool {
-        (self.0 >> 32 & self.0 >> 48) >> slot & 1 == 0
-    }
-
-    /// At which callback of this operation something happens, and what.
-    fn inside(self) -> (usize, usize) {
-        let bits = (self.0 >> 40) as u8 as usize;
-        (bits & 7, bits >> 3)
-    }
-}
-
-impl std::fmt::Debug for Step {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Step({:#x}) /* {:?} */", self.0, self.op())
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Op {
-    Walk,
-    Call,
-    Return,
-    Tail,
-    Jump,
-    Scope,
-    EndScope,
-    EndOldScope,
-    Interrupt,
-    Register,
-    Unregister,
-    Attach,
-    Detach,
-    Exit,
-    Switch,
-    ReturnElsewhere,
-    RealReturn,
-    Restore,
-}
-
-impl Op {
-    const TABLE: &[(Self, usize)] = &[
-        (Self::Walk, 4),
-        (Self::Call, 30),
-        (Self::Return, 24),
-        (Self::Tail, 9),
-        (Self::Jump, 6),
-        (Self::Scope, 7),
-        (Self::EndScope, 6),
-        (Self::EndOldScope, 2),
-        (Self::Interrupt, 9),
-        (Self::Register, 9),
-        (Self::Unregister, 5),
-        (Self::Attach, 5),
-        (Self::Detach, 2),
-        (Self::Exit, 1),
-        (Self::Switch, 3),
-        (Self::ReturnElsewhere, 2),
-        (Self::RealReturn, 3),
-        (Self::Restore, 1),
-    ];
-    const WEIGHTS: usize = 128;
-}
-
-const _: () = {
-    let (mut sum, mut i) = (0, 0);
-    while i < Op::TABLE.len() {
-        sum += Op::TABLE[i].1;
-        i += 1;
-    }
-    assert!(sum == Op::WEIGHTS);
-};
-
-/// Up to fifteen words.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Words {
-    len: usize,
-    words: [usize; 15],
-}
-
-impl Words {
-    pub fn new(from: &[usize]) -> Self {
-        let mut words = [0; 15];
-        words[..from.len()].copy_from_slice(from);
-        Self {
-            len: from.len(),
-            words,
-        }
-    }
-
-    pub fn as_slice(&self) -> &[usize] {
-        &self.words[..self.len]
-    }
-}
-
-impl std::fmt::Debug for Words {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list()
-            .entries(self.as_slice().iter().map(|w| format!("{w:#x}")))
-            .finish()
-    }
-}
-
 /// What a callback is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
@@ -296,10 +169,7 @@ struct InFlight {
     /// The address of the return slot; 0 for a scope.
     slot: usize,
     ret: usize,
-    /// How many of the functions on this slot are to be left.
-    hooked: usize,
     scope: usize,
-    func: usize,
     /// The stack pointers before the call.
     before: (usize, usize),
 }
@@ -356,8 +226,6 @@ pub struct World<'a, S> {
     serial: Cell<usize>,
     registrations: Cell<usize>,
     live: RefCell<Vec<usize>>,
-    departed: Cell<usize>,
-    attached: Cell<[bool; TASKS]>,
     stub: usize,
     stub_is_known: bool,
 }
@@ -397,8 +265,6 @@ pub fn play<S: Side>(
         serial: Cell::new(1),
         registrations: Cell::new(0),
         live: RefCell::default(),
-        departed: Cell::new(0),
-        attached: Cell::new([false; TASKS]),
         stub,
         stub_is_known,
     };
@@ -434,7 +300,7 @@ impl<S: Side> Hands for World<'_, S> {
         if seen.end.is_none() {
             self.log(Event::Accepted(accept));
         }
-        let change = seen.parent.is_some() && (step.b() + slot) % 3 == 0;
+        let change = seen.parent.is_some() && (step.b() + slot).is_multiple_of(3);
         let parent = change.then(|| self.fresh_words(POOL[seen.callback]));
         Reply { accept, parent }
     }
@@ -476,10 +342,8 @@ impl<S: Side> World<'_, S> {
         let serial = self.serial.get();
         self.serial.set(serial + 1);
         // Among them zeros, and words that look like the stack's own.
-        let words: [usize; 15] = std::array::from_fn(|i| {
-            serial.wrapping_mul(0x9e37_79b9 ^ i.rotate_right(4))
-                >> (serial % (usize::BITS as usize - 14))
-        });
+        let words: [usize; 15] =
+            std::array::from_fn(|i| serial.wrapping_mul(0x9e37_79b9 ^ i << 60) >> (serial % 50));
         Words::new(&words[..len])
     }
 
@@ -553,7 +417,7 @@ impl<S: Side> World<'_, S> {
             }
             Op::ReturnElsewhere if !nested => self.give_back(step.a() % TASKS),
             Op::RealReturn => self.real_return(step.a() % TASKS),
-            Op::Restore => self.restore(task),
+            Op::Restore => self.restore(),
             Op::Detach | Op::Exit | Op::Switch | Op::ReturnElsewhere => {}
         }
         self.log(Event::Counters(task, self.side.counters(task)));
@@ -565,3 +429,7 @@ impl<S: Side> World<'_, S> {
 
 #[path = "world/calls.rs"]
 mod calls;
+#[path = "world/steps.rs"]
+mod steps;
+
+pub use steps::{Op, Step, Words};

@@ -6,8 +6,7 @@ use super::*;
 fn code(number: usize, far: bool) -> usize {
     let near = code as fn(usize, bool) -> usize as usize;
     if far {
-        near.wrapping_add(1_usize.rotate_right(24))
-            .wrapping_add(number * 16)
+        near.wrapping_add(1 << 40).wrapping_add(number * 16)
     } else {
         near + number * 16
     }
@@ -76,9 +75,7 @@ impl<S: Side> World<'_, S> {
             .push(InFlight {
                 slot,
                 ret,
-                hooked: 0,
                 scope: usize::MAX,
-                func: called.func,
                 before,
             });
         self.enter(called, wanted);
@@ -93,9 +90,6 @@ impl<S: Side> World<'_, S> {
         });
         if entered {
             word_at(slot).store(self.stub, Relaxed);
-            if let Some(call) = self.tasks[self.current()].borrow_mut().calls.last_mut() {
-                call.hooked += 1;
-            }
         }
     }
 
@@ -116,7 +110,7 @@ impl<S: Side> World<'_, S> {
         self.enter(called, 0xffff);
     }
 
-    /// The newest call of the task returns; what it was hooked by, first.
+    /// The newest call of the task returns, by way of the hooks on its slot.
     pub(super) fn give_back(&self, task: usize) {
         let Some(call) = self.newest(task) else {
             return;
@@ -128,25 +122,24 @@ impl<S: Side> World<'_, S> {
             return;
         }
         let mut to = word_at(call.slot).load(Relaxed);
-        let mut known = true;
-        for _ in 0..call.hooked {
-            if to != self.stub {
-                break;
-            }
+        // At the stub it is left, as often as that leads to the stub again.
+        let mut left_at_all = true;
+        while to == self.stub && left_at_all {
             let left = self.side.leave(call.slot);
             self.log(Event::Left {
                 slot: call.slot,
                 to: left,
             });
-            known &= left.is_some();
+            left_at_all = left.is_some();
             to = left.unwrap_or(call.ret);
         }
         // Whatever was lost on the way: nobody is sent to a wrong place.
-        assert!(
-            to == call.ret || (to == self.stub && !known),
-            "a return to {to:#x} and not {:#x}",
-            call.ret
-        );
+        if to != call.ret {
+            let log = self.log.borrow();
+            let last = log.iter().rev().take(40);
+            let lines: String = last.map(|event| format!("  {event:x?}\n")).collect();
+            panic!("after\n{lines}a return to {to:#x} and not {:#x}", call.ret);
+        }
         self.pop(task);
     }
 
@@ -173,9 +166,7 @@ impl<S: Side> World<'_, S> {
         self.tasks[task].borrow_mut().calls.push(InFlight {
             slot: 0,
             ret: 0,
-            hooked: 0,
             scope: usize::MAX,
-            func,
             before,
         });
         let scope = self.side.scope(func, code(1000 + step.a(), false));
@@ -242,7 +233,6 @@ impl<S: Side> World<'_, S> {
         assert!(!self.side.is_registered(handle));
         assert_eq!(was, result != Err(UnregisterError::NotRegistered));
         self.live.borrow_mut().retain(|&other| other != handle);
-        self.departed.set(handle);
         self.log(Event::Unregistered(result));
         self.log(Event::Missed(handle, self.side.missed(handle)));
     }
@@ -312,21 +302,13 @@ impl<S: Side> World<'_, S> {
         }
     }
 
-    pub(super) fn restore(&self, task: usize) {
+    pub(super) fn restore(&self) {
         // Where nobody knows the stub, the slots would keep it.
         if !self.stub_is_known {
             return;
         }
         let ended = self.side.restore();
         self.log(Event::Number(ended));
-        if environment(|e| e.task.get()).is_none() || self.side.capacity(task) == 0 {
-            return;
-        }
-        for call in &mut self.tasks[task].borrow_mut().calls {
-            if call.hooked > 0 && word_at(call.slot).load(Relaxed) != self.stub {
-                call.hooked = 0;
-            }
-        }
     }
 
     /// Everything ends, so that the next case finds nothing.
