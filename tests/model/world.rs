@@ -342,8 +342,10 @@ impl<S: Side> World<'_, S> {
         let serial = self.serial.get();
         self.serial.set(serial + 1);
         // Among them zeros, and words that look like the stack's own.
-        let words: [usize; 15] =
-            std::array::from_fn(|i| serial.wrapping_mul(0x9e37_79b9 ^ i << 60) >> (serial % 50));
+        let words: [usize; 15] = std::array::from_fn(|i| {
+            serial.wrapping_mul(0x9e37_79b9 ^ i.rotate_right(4))
+                >> (serial % (usize::BITS as usize - 14))
+        });
         Words::new(&words[..len])
     }
 

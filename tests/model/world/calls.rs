@@ -6,7 +6,8 @@ use super::*;
 fn code(number: usize, far: bool) -> usize {
     let near = code as fn(usize, bool) -> usize as usize;
     if far {
-        near.wrapping_add(1 << 40).wrapping_add(number * 16)
+        near.wrapping_add(1_usize.rotate_right(24))
+            .wrapping_add(number * 16)
     } else {
         near + number * 16
     }
