@@ -111,6 +111,7 @@ use none as chosen;
 #[cfg(not(all(target_arch = "aarch64", target_pointer_width = "64")))]
 pub(crate) mod on_stack;
 
+
 pub use chosen::Registers;
 pub(crate) use chosen::chain;
 #[cfg(all(
@@ -118,6 +119,8 @@ pub(crate) use chosen::chain;
     target_pointer_width = "64"
 ))]
 pub(crate) use chosen::{entry, learn_stub, lost, stub, stub_return};
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+pub(crate) use chosen::{Place, interrupted};
 
 // Every other target, 32-bit x86 and the 32-bit ABIs of the two architectures
 // above among them, is without a hook for patched entries: there

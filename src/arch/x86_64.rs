@@ -227,9 +227,13 @@ macro_rules! vectors {
     };
 }
 
+mod interrupted;
+
+pub(crate) use interrupted::{Place, interrupted};
+
 /// The address of the common stub of a tracer's patched functions.
 pub(crate) fn stub<B: Global<N>, const N: usize>() -> usize {
-    patched::<B, N> as unsafe extern "C" fn() as usize + RETURN_OFFSET
+    patched::<B, N> as unsafe extern "C" fn() as usize + HEADER
 }
 
 /// The address to which calls through that stub return.
@@ -240,8 +244,9 @@ pub(crate) fn stub_return<B: Global<N>, const N: usize>() -> usize {
     stub.wrapping_add(offset)
 }
 
-/// Bytes before the stub's code that tell where its calls return to.
-const RETURN_OFFSET: usize = size_of::<usize>();
+/// Bytes before the stub's code that tell where its calls return to, and where
+/// the return address is meanwhile.
+const HEADER: usize = (size_of::<usize>() + size_of::<interrupted::Bounds>()).next_multiple_of(16);
 
 /// Entered by a jump from a function's thunk, with `r11` the function's
 /// address and everything else as its caller left it.
@@ -253,12 +258,19 @@ const RETURN_OFFSET: usize = size_of::<usize>();
 unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
     naked_asm!(
         ".quad 2f - {this}",
+        // Where the return address changes its place: see `interrupted`.
+        ".short 40f - {this}, 41f - {this}, 42f - {this}, 43f - {this}",
+        ".short 44f - {this}, 45f - {this}, 46f - {this}, 47f - {this}",
+        ".short 48f - {this}",
+        ".zero {pad}",
         // The entry: CFA and return address are the function's own.
         ".cfi_startproc",
         "push rbp",
+        "40:",
         ".cfi_def_cfa rsp, 16",
         ".cfi_offset rbp, -16",
         "mov rbp, rsp",
+        "41:",
         ".cfi_def_cfa rbp, 16",
         "sub rsp, {size}",
         "mov [rsp + {func}], r11",
@@ -277,6 +289,7 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         "mov r11, [rsp + {func}]",
         // `mov`, `lea` and `leave` keep the flags.
         "leave",
+        "42:",
         ".cfi_def_cfa rsp, 8",
         ".cfi_restore rbp",
         "lea r11, [r11 + {body}]",
@@ -284,6 +297,7 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         // Somebody wants the return: the slot goes to this call's own return
         // address, so the body finds its stack arguments where they were.
         "lea rsp, [rsp + 8]",
+        "43:",
         ".cfi_def_cfa_offset 0",
         // From here on only the shadow stack knows the caller.
         ".cfi_undefined rip",
@@ -291,11 +305,14 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         "2:",
         "lea r11, [rip + 2b]",
         "push r11",
+        "44:",
         ".cfi_def_cfa_offset 8",
         "push rbp",
+        "45:",
         ".cfi_def_cfa_offset 16",
         ".cfi_offset rbp, -16",
         "mov rbp, rsp",
+        "46:",
         ".cfi_def_cfa rbp, 16",
         "sub rsp, {size}",
         general!(save),
@@ -309,6 +326,7 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         vectors!(load),
         general!(load),
         "leave",
+        "47:",
         ".cfi_def_cfa rsp, 8",
         ".cfi_restore rbp",
         ".cfi_restore rip",
@@ -318,8 +336,10 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         ".cfi_restore rip",
         ".cfi_def_cfa rsp, 8",
         "jmp r11",
+        "48:",
         ".cfi_endproc",
         this = sym patched::<B, N>,
+        pad = const HEADER - size_of::<usize>() - size_of::<interrupted::Bounds>(),
         enter = sym enter::<B, N>,
         leave = sym leave::<B, N>,
         size = const size_of::<Registers>(),
@@ -490,6 +510,32 @@ pub(crate) mod entry {
             thunk.add(8).cast::<i32>().write_unaligned(distance);
         }
         true
+    }
+
+    /// Whether `pc` is at an instruction of a thunk to `stub`, or at an entry
+    /// that jumps to such a thunk.
+    ///
+    /// # Safety
+    ///
+    /// The 32 bytes around `pc` are readable.
+    pub(crate) unsafe fn is_in_thunk(pc: usize, stub: usize) -> bool {
+        let jump = THUNK - LOAD_FUNC.len();
+        let is = |func: usize| {
+            let thunk = func.wrapping_sub(THUNK);
+            // SAFETY: the thunk ends 12 bytes behind `pc` at most, and begins
+            // 12 before it at most.
+            unsafe {
+                let load = (thunk as *const [u8; LOAD_FUNC.len()]).read_unaligned();
+                let opcode = (func.wrapping_sub(jump) as *const u8).read();
+                let distance = (func.wrapping_sub(jump - 1) as *const i32).read_unaligned();
+                load == LOAD_FUNC
+                    && opcode == 0xe9
+                    && func.wrapping_add_signed(distance as isize) == stub
+            }
+        };
+        // SAFETY: an entry is two bytes at least.
+        let entered = unsafe { (pc as *const [u8; 2]).read_unaligned() } == JUMP;
+        (entered && is(pc)) || is(pc.wrapping_add(THUNK)) || is(pc.wrapping_add(jump))
     }
 
     /// Marks `func` as never to be hooked.
