@@ -6,10 +6,12 @@
 //! the table's fails. `--write` makes the table anew.
 
 use std::fmt::Write as _;
+use std::hint::black_box;
 use std::process::{Command, ExitCode};
 
 mod support;
 
+use support::text::follow;
 use support::tracer::{attach, pair, register};
 
 const ALL: usize = 0xffff;
@@ -19,14 +21,51 @@ const ALL: usize = 0xffff;
 fn run(case: &str, calls: u64) {
     attach(1024);
     let (what, callbacks, data) = parse(case);
-    match data {
+    let ids = match data {
         0 => register(callbacks, ()),
         _ => register(callbacks, 7_usize),
     };
     match what {
         "pair" => pair::pair(calls, ALL),
         "none" => pair::pair(calls, 0),
+        "call" => {
+            follow(&ids, &[leaf as fn(u64) -> u64 as usize]);
+            leaves(calls);
+        }
+        "unwanted" => {
+            follow(&ids, &[other as fn(u64) -> u64 as usize]);
+            leaves(calls);
+        }
+        "off" => leaves(calls),
+        "plain" => {
+            for n in 0..calls {
+                black_box(plain(n));
+            }
+        }
         _ => panic!("no such case: {case}"),
+    }
+}
+
+#[inline(never)]
+fn leaf(n: u64) -> u64 {
+    black_box(n) + 1
+}
+
+#[inline(never)]
+fn other(n: u64) -> u64 {
+    black_box(n) + 2
+}
+
+/// Never traced: what a call costs by itself.
+#[inline(never)]
+fn plain(n: u64) -> u64 {
+    black_box(n) + 3
+}
+
+#[inline(never)]
+fn leaves(calls: u64) {
+    for n in 0..calls {
+        black_box(leaf(n));
     }
 }
 
@@ -56,19 +95,35 @@ const CASES: &[&str] = &[
     "pair/cb=2/data=1",
     "pair/cb=4/data=1",
     "pair/cb=16/data=1",
+    "call/off",
+    "call/unwanted",
+    "call/cb=1",
+    "call/cb=2",
+    "call/cb=16",
 ];
 
 /// The instructions of this program, doing `calls` calls of a case.
 fn count(case: &str, calls: u64) -> Option<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        // Text is patched while the program runs.
+        .arg("--smc-check=all")
         .arg(std::env::current_exe().ok()?)
         .args(["--run", case, &calls.to_string()])
         .output()
         .ok()?;
+    if !output.status.success() {
+        return None;
+    }
     let text = String::from_utf8_lossy(&output.stderr);
     let after = text.split("Collected :").nth(1)?;
     after.split_whitespace().next()?.parse().ok()
+}
+
+fn per_call(case: &str) -> f64 {
+    const CALLS: u64 = 1000;
+    let counted = |calls| count(case, calls).expect("callgrind counts");
+    (counted(2 * CALLS) - counted(CALLS)) as f64 / CALLS as f64
 }
 
 fn compiler() -> String {
@@ -99,9 +154,11 @@ fn main() -> ExitCode {
     let same_compiler = table.lines().next() == Some(&new);
     let mut failed = false;
     for case in CASES {
-        const CALLS: u64 = 1000;
-        let counted = |calls| count(case, calls).expect("callgrind counts");
-        let each = (counted(2 * CALLS) - counted(CALLS)) as f64 / CALLS as f64;
+        let mut each = per_call(case);
+        if case.starts_with("call") {
+            // Beyond the call itself.
+            each -= per_call("call/plain");
+        }
         support::line(case, each, "instructions");
         let _ = write!(new, "\n{case}\t{each:.2}");
         let limit = table

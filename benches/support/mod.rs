@@ -35,12 +35,25 @@ impl Effort {
     }
 }
 
+impl Effort {
+    /// How often a figure is taken.
+    pub fn rounds(self) -> usize {
+        self.rounds
+    }
+
+    /// Calls a round.
+    pub fn calls(self) -> u64 {
+        self.calls
+    }
+}
+
 /// Prints one figure.
 pub fn line(name: &str, value: f64, unit: &str) {
     println!("{name}\t{value:.2}\t{unit}");
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// The middle one.
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

@@ -17,6 +17,12 @@ pub static FGRAPH: Fgraph<Bench> = Fgraph::new();
 
 thread_local! {
     static CURRENT: Cell<Option<&'static RetStack>> = const { Cell::new(None) };
+    static CPU: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Says which CPU the thread stands for.
+pub fn set_cpu(cpu: usize) {
+    CPU.set(cpu);
 }
 
 // SAFETY: each thread has a stack of its own, and no signal handler traces.
@@ -33,6 +39,11 @@ unsafe impl Platform for Bench {
         return unsafe { std::arch::x86_64::_rdtsc() };
         #[cfg(not(target_arch = "x86_64"))]
         return 0;
+    }
+
+    #[inline(always)]
+    fn cpu() -> usize {
+        CPU.get()
     }
 }
 
