@@ -22,8 +22,8 @@ const MAX: usize = 32;
 /// stacks that it knows, and upwards only, and so ends.
 pub(crate) struct Walk {
     fp: usize,
-    /// The slot of a return address before those that `fp` leads to.
-    slot: Option<usize>,
+    /// The return address before those that `fp` leads to.
+    first: Option<usize>,
     /// What is left of the stack that it is on.
     low: usize,
     high: usize,
@@ -44,16 +44,20 @@ impl Walk {
     /// interrupted function's return.
     pub(crate) fn interrupted(frame: &TrapFrame) -> Self {
         let mut walk = Self::from(frame.fp());
-        walk.slot = symbols::find(frame.pc())
-            .and_then(|symbol| frame.return_slot(symbol.start))
-            .filter(|&slot| stack_around(slot).is_some_and(|(_, high)| slot + WORD <= high));
+        walk.first = trace::interrupted(frame).or_else(|| {
+            let symbol = symbols::find(frame.pc())?;
+            let slot = frame.return_slot(symbol.start)?;
+            stack_around(slot)
+                .filter(|&(_, high)| slot + WORD <= high)
+                .map(|_| address_in(slot))
+        });
         walk
     }
 
     fn from(fp: usize) -> Self {
         Self {
             fp,
-            slot: None,
+            first: None,
             low: 0,
             high: 0,
             changes: 3,
@@ -82,8 +86,8 @@ impl Iterator for Walk {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
-        let slot = match self.slot.take() {
-            Some(slot) => slot,
+        let address = match self.first.take() {
+            Some(address) => address,
             None => {
                 let frame = self.fp;
                 if !self.reaches(frame) {
@@ -92,13 +96,19 @@ impl Iterator for Walk {
                 self.low = frame + 2 * WORD;
                 // SAFETY: aligned, and in the bounds of a stack.
                 self.fp = unsafe { (frame as *const usize).read_volatile() };
-                frame + WORD
+                address_in(frame + WORD)
             }
         };
-        // SAFETY: aligned, and in the bounds of a stack.
-        let seen = unsafe { (slot as *const usize).read_volatile() };
-        Some(trace::return_address(slot, seen)).filter(|&address| address != 0)
+        Some(address).filter(|&address| address != 0)
     }
+}
+
+/// The return address of the call whose return slot is `slot`, in the bounds
+/// of a stack.
+fn address_in(slot: usize) -> usize {
+    // SAFETY: aligned, and in the bounds of a stack.
+    let seen = unsafe { (slot as *const usize).read_volatile() };
+    trace::return_address(slot, seen)
 }
 
 /// The stack around `address`: a task's, or one of handlers.

@@ -140,6 +140,15 @@ pub(crate) fn return_address(slot: usize, seen: usize) -> usize {
     }
 }
 
+/// The return address of what was interrupted in the tracer's own stub, where
+/// the frame pointer does not tell. Any context; takes no lock.
+pub(crate) fn interrupted(frame: &TrapFrame) -> Option<usize> {
+    let task = Task::around(frame.sp()).or_else(crate::arch::current)?;
+    // SAFETY: the frame is that of an interrupt that is being handled, on a
+    // stack of this kernel.
+    unsafe { PATCH.interrupted(&task.ret_stack, frame.pc(), frame.sp()) }
+}
+
 /// An NMI that was sent for it. Takes no lock.
 pub(crate) fn nmi(frame: &TrapFrame) {
     crate::backtrace::NMI.capture(frame);

@@ -63,6 +63,11 @@ impl TrapFrame {
         self.rbp
     }
 
+    /// The interrupted stack pointer.
+    pub(crate) fn sp(&self) -> usize {
+        self.rsp
+    }
+
     /// The interrupted code was ready to be interrupted: no lock was held.
     pub(crate) fn interruptible(&self) -> bool {
         self.rflags & 1 << 9 != 0
