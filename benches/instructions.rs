@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 mod support;
 
-use support::text::follow;
+use support::text::{follow, init};
 use support::tracer::{attach, pair, register};
 
 const ALL: usize = 0xffff;
@@ -21,6 +21,8 @@ const ALL: usize = 0xffff;
 fn run(case: &str, calls: u64) {
     attach(1024);
     let (what, callbacks, data) = parse(case);
+    // Needs a free slot.
+    init();
     let ids = match data {
         0 => register(callbacks, ()),
         _ => register(callbacks, 7_usize),

@@ -30,14 +30,19 @@ unsafe impl PatchText for Bench {
     }
 }
 
-/// Lets the callbacks follow the functions at these addresses, and no other.
-pub fn follow(ids: &[CallbackId], functions: &[usize]) {
+/// Takes the table of this program's functions, once, while a slot is free.
+pub fn init() {
     static INIT: std::sync::Once = std::sync::Once::new();
     INIT.call_once(|| {
         attach(4096);
         // SAFETY: this program's own table.
         unsafe { PATCH.init(fgraph::patchable_functions!()) }.expect("the first init");
     });
+}
+
+/// Lets the callbacks follow the functions at these addresses, and no other.
+pub fn follow(ids: &[CallbackId], functions: &[usize]) {
+    init();
     for &id in ids {
         PATCH.disable(id, |_| true).expect("initialised");
         let on = PATCH.enable(id, |func| functions.contains(&func));
