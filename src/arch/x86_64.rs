@@ -85,7 +85,7 @@ pub struct Registers {
 }
 
 // The stub subtracts this from a stack pointer that is aligned to 16.
-const_assert!(size_of::<Registers>() % 16 == 0);
+const_assert!(size_of::<Registers>().is_multiple_of(16));
 
 impl Registers {
     /// The `n`th integer argument, from 0, where it was passed in a register
@@ -230,6 +230,9 @@ macro_rules! vectors {
 mod interrupted;
 
 pub(crate) use interrupted::{Place, interrupted};
+
+// Behind the macros that it uses.
+pub(crate) mod classic;
 
 /// The address of the common stub of a tracer's patched functions.
 pub(crate) fn stub<B: Global<N>, const N: usize>() -> usize {
@@ -459,7 +462,7 @@ pub(crate) mod entry {
         let tail_is_nop = entry[2..] == NOP[2..];
         match marker {
             // A set is stored as one aligned half-word.
-            FRESH if func % 2 == 0 && padding == [0x90; PADDING] && entry == NOP => Padding::Fresh,
+            FRESH if func.is_multiple_of(2) && padding == [0x90; PADDING] && entry == NOP => Padding::Fresh,
             READY if tail_is_nop => Padding::Ready,
             EXCLUDED if tail_is_nop => Padding::Excluded,
             _ => Padding::Foreign,
