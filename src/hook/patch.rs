@@ -32,16 +32,19 @@
 //! - What the kernel [excludes](Patch::exclude).
 
 use core::marker::PhantomData;
-use core::mem::MaybeUninit;
 use core::ptr;
-
-use static_assertions::const_assert;
 
 use super::Global;
 use crate::arch::{self, Registers, entry};
-use crate::fgraph::{Call, CallbackId, NotRegistered, RehearseError};
+use crate::fgraph::{Call, CallbackId};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::{Platform, RetStack};
+
+mod error;
+mod learn;
+
+pub use error::PatchError;
+use learn::{find, learn};
 
 /// How a kernel lets its text be written.
 ///
@@ -56,55 +59,6 @@ pub unsafe trait PatchText: Platform {
     /// context. The tracer is quiet on this CPU meanwhile.
     fn patch_text<R>(f: impl FnOnce() -> R) -> R;
 }
-
-/// Why functions were not enabled or disabled. Nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PatchError {
-    /// [`Patch::init`] was not called, or found no function.
-    NotInitialised,
-    /// [`Patch::init`] was called before.
-    Initialised,
-    /// The callback is not registered, or not any more.
-    NotRegistered,
-    /// The running task is inside the tracer: call it outside of a callback.
-    InCallback,
-    /// All callback slots are taken, and [`Patch::init`] needs a free one:
-    /// unregister one, or call it earlier.
-    NoSlot,
-    /// The running task has no shadow stack, or one that is full: attach
-    /// words before [`Patch::init`].
-    NoStack,
-}
-
-impl From<NotRegistered> for PatchError {
-    fn from(_: NotRegistered) -> Self {
-        Self::NotRegistered
-    }
-}
-
-impl From<RehearseError> for PatchError {
-    fn from(error: RehearseError) -> Self {
-        match error {
-            RehearseError::NoSlot => Self::NoSlot,
-            RehearseError::NoStack => Self::NoStack,
-        }
-    }
-}
-
-impl core::fmt::Display for PatchError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::NotInitialised => "the table of patchable functions is empty; call init first",
-            Self::Initialised => "the table of patchable functions is set already",
-            Self::NotRegistered => "the callback is not registered, or not any more",
-            Self::InCallback => "a callback can not patch; do it outside of the tracer",
-            Self::NoSlot => "all callback slots are taken; init needs a free one",
-            Self::NoStack => "the running task has no shadow stack with room; attach words first",
-        })
-    }
-}
-
-impl core::error::Error for PatchError {}
 
 /// What [`Patch::init`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -481,111 +435,6 @@ impl<B: Global<N> + PatchText, const N: usize> Default for Patch<B, N> {
     fn default() -> Self {
         Self::new()
     }
-}
-
-// What `Patch::init` asks of a listed address.
-const_assert!(entry::PADDING + entry::REACH <= 48);
-
-/// How far a function is searched whose end the table does not tell.
-const PAGE: usize = 4096;
-
-/// Tells the functions apart, and excludes those that return from interrupts.
-///
-/// # Safety
-///
-/// `listed` is this image's table, and text is writable.
-unsafe fn find(listed: &[usize], found: &mut Functions) {
-    for (i, &address) in listed.iter().enumerate() {
-        let func = entry::func(address);
-        // The next function ends this one, or the page does.
-        let page = PAGE - func % PAGE;
-        let next = listed.get(i + 1).and_then(|next| next.checked_sub(func));
-        let len = next.filter(|&next| next < 1 << 20).unwrap_or(page);
-        // SAFETY: listed, so text up to the next listed one or the page's end.
-        unsafe {
-            if address == 0 || entry::padding(func) != entry::Padding::Fresh {
-                found.foreign += 1;
-            } else if entry::returns_from_interrupt(func, len) {
-                entry::exclude(func);
-                found.interrupt += 1;
-            } else {
-                found.patchable += 1;
-            }
-        }
-    }
-}
-
-/// Excludes the functions that the tracer runs outside of its guard.
-///
-/// # Safety
-///
-/// As for [`find`].
-unsafe fn learn<B: Global<N> + PatchText, const N: usize>(
-    listed: &[usize],
-    found: &mut Functions,
-) -> Result<(), RehearseError> {
-    let stub = arch::learn_stub();
-    let fresh = |&&address: &&usize| {
-        // SAFETY: listed.
-        address != 0 && unsafe { entry::padding(entry::func(address)) } == entry::Padding::Fresh
-    };
-    for &address in listed.iter().filter(fresh) {
-        let func = entry::func(address);
-        // SAFETY: listed, and text is writable. A stub out of reach leaves
-        // the function off, and `enable` will leave it so too.
-        unsafe {
-            if entry::make_ready(func, stub) {
-                entry::turn_on(func);
-            }
-        }
-    }
-    let ready = |&&address: &&usize| {
-        // SAFETY: listed.
-        address != 0 && unsafe { entry::padding(entry::func(address)) } == entry::Padding::Ready
-    };
-    // What has run so far, this loop's own helpers, is forgotten.
-    for &address in listed.iter().filter(ready) {
-        // SAFETY: listed, ready, and text is writable.
-        unsafe { entry::store_set(entry::func(address), 0) };
-    }
-    let rehearsed = walk_through::<B, N>();
-    for &address in listed.iter().filter(ready) {
-        let func = entry::func(address);
-        // SAFETY: as above. A function is turned off before its padding
-        // changes, and the mark is read before either.
-        unsafe {
-            let ran = entry::set(func) != 0;
-            entry::turn_off(func);
-            entry::make_fresh(func);
-            if ran {
-                entry::exclude(func);
-                found.own += 1;
-                found.patchable -= 1;
-            }
-        }
-    }
-    rehearsed
-}
-
-/// Runs what a stub runs, on every path that lies outside of the guard.
-#[inline(never)]
-fn walk_through<B: Global<N> + PatchText, const N: usize>() -> Result<(), RehearseError> {
-    /// A padding with a set, for the function of a made-up call.
-    #[repr(C, align(16))]
-    struct Padding([u16; entry::PADDING / 2]);
-    let registers = MaybeUninit::<Registers>::zeroed();
-    B::fgraph().rehearse(
-        |set, slot| {
-            let padding = Padding([set; entry::PADDING / 2]);
-            let func = (&raw const padding.0 as usize).wrapping_add(entry::PADDING);
-            // SAFETY: slot and registers are readable, and the set before
-            // `func` is. No callback takes part, so no frame is left behind
-            // and nobody is to leave.
-            unsafe { enter::<B, N>(registers.as_ptr(), slot, func, 0) }
-        },
-        // SAFETY: the rehearsal has put a frame there for `slot`.
-        |slot| unsafe { leave::<B, N>(registers.as_ptr(), slot) },
-    )
 }
 
 /// The stub's entry: whether somebody wants the return of `func`.
