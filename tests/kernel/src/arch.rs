@@ -12,7 +12,7 @@
 //! | `prepare_stack`, `switch` | a task's first stack, and the change from one to another |
 //! | `send_nmi`, `with_other_cpus_stopped` | an interrupt that can not be masked; writing to text |
 //! | `frame_pointer`, `handler_stack`, `TrapFrame` | where an unwinder starts and what it may read |
-//! | `probe`, `breakpoint` | reading an address that may not be mapped; the debugger's trap |
+//! | `probe`, `breakpoint`, `step_through` | reading an address that may not be mapped; the debugger's traps |
 //!
 //! It calls back [`crate::trap`], when something interrupts.
 

@@ -184,6 +184,8 @@ pub(crate) struct Latest {
 
 /// Of an NMI.
 pub(crate) static NMI: Latest = Latest::new();
+/// Of a timer interrupt that was waited for.
+pub(crate) static TICK: Latest = Latest::new();
 /// Of a page fault that was expected.
 pub(crate) static PROBED: Latest = Latest::new();
 

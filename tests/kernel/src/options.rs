@@ -8,6 +8,7 @@
 //! | `format` | how the graph is printed | `text` |
 //! | `cpu` | only what runs on that CPU | all |
 //! | `words` | words of each shadow stack | 1024 |
+//! | `own` | `yes`: the tracer's own functions too | `no` |
 //! | `rounds` | how often each task of the workload does its work | 20 |
 //! | `seconds` | do it so long instead | - |
 //! | `test` | run that scenario instead of the workload | - |
@@ -21,6 +22,7 @@ pub(crate) struct Options {
     pub(crate) format: &'static str,
     pub(crate) cpu: Option<usize>,
     pub(crate) words: usize,
+    pub(crate) own: bool,
     pub(crate) rounds: usize,
     pub(crate) seconds: Option<usize>,
     pub(crate) test: Option<&'static str>,
@@ -40,6 +42,7 @@ impl Options {
             format: "text",
             cpu: None,
             words: 1024,
+            own: false,
             rounds: 20,
             seconds: None,
             test: None,
@@ -55,6 +58,7 @@ impl Options {
                 "format" => options.format = value,
                 "cpu" => options.cpu = Some(number()?),
                 "words" => options.words = number()?,
+                "own" => options.own = value == "yes",
                 "rounds" => options.rounds = number()?,
                 "seconds" => options.seconds = Some(number()?),
                 "test" => options.test = Some(value),

@@ -7,7 +7,12 @@ use crate::backtrace::{self, Backtrace};
 use crate::cpu::CPUS;
 use crate::options::Options;
 use crate::task::{Cause, Program};
+use crate::symbols::At;
+use crate::trace::walks;
 use crate::{arch, println, sched, trap};
+
+pub(crate) mod backtraces;
+mod tracing;
 
 /// Runs the scenario of that name; `None` if there is none.
 pub(crate) fn run(name: &str, options: &Options) -> Option<bool> {
@@ -22,6 +27,13 @@ pub(crate) fn run(name: &str, options: &Options) -> Option<bool> {
         "stop" => stop,
         "grace" => grace,
         "breakpoint" => breakpoint,
+        "backtraces" => backtraces::equal,
+        "step" => backtraces::step,
+        "everything" => tracing::everything,
+        "filters" => tracing::filters,
+        "churn" => tracing::churn,
+        "ends" => tracing::ends,
+        "deep" => tracing::deep,
         _ => return None,
     };
     Some(scenario(options))
@@ -48,6 +60,12 @@ fn nest(depth: usize, f: &dyn Fn()) -> usize {
     let below = nest(depth - 1, f);
     // Not a tail call: something is left to do.
     core::hint::black_box(below + 1)
+}
+
+/// The same for what changes something.
+fn nest_mut(depth: usize, f: &mut dyn FnMut()) {
+    let f = core::cell::RefCell::new(f);
+    nest(depth, &|| f.borrow_mut()());
 }
 
 /// Only the task ends.
@@ -194,7 +212,18 @@ fn nmi(options: &Options) -> bool {
             .map(|cpu| cpu.nmis.load(Ordering::Relaxed))
             .sum::<usize>()
             > 0
+    } & walks_were_whole()
+}
+
+/// Every walk from an NMI got through to where its task began.
+fn walks_were_whole() -> bool {
+    let walks = walks::WALKS.load(Ordering::Relaxed);
+    let broken = walks::BROKEN.load(Ordering::Relaxed);
+    println!("walks from NMIs: {walks}, broken {broken}");
+    if broken != 0 {
+        println!("the first ended at {}", At(walks::END.load(Ordering::Relaxed)));
     }
+    walks > 100 && broken == 0
 }
 
 /// Stops the other CPUs, over and over, while they work.

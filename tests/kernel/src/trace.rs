@@ -19,13 +19,21 @@ pub(crate) mod balance;
 pub(crate) mod platform;
 pub(crate) mod select;
 pub(crate) mod stacks;
+pub(crate) mod walks;
 
 use balance::Balance;
 use platform::{FGRAPH, Kernel, PATCH};
 
 /// Functions that are never traced, beside those that the tracer finds itself.
+/// The first four are on the stack when a task's frames end, and return; the
+/// others look at a depth that must not be their own.
 const EXCLUDED: &str = "kernel::trace::task_exit,kernel::trace::stacks::exit,\
-                        *Fgraph*::exit_task*,*Fgraph*::quietly*";
+                        *Fgraph*::exit_task*,*Fgraph*::quietly*,\
+                        kernel::trace::stacks::depth,*RetStack>::depth,*RetStack>::frames";
+
+/// The tracer's functions: when it runs, they are never traced but only counted
+/// as such, and slow it down. `own=yes` leaves them hooked all the same.
+const OWN: &str = "fgraph::*,<fgraph::*";
 
 /// What the command line wants traced.
 static COUNTED: Balance = Balance::new();
@@ -37,7 +45,7 @@ pub(crate) fn start(options: &Options) {
     let Some(patterns) = options.trace else {
         return;
     };
-    begin(options.words);
+    begin(options);
     *ID.lock() = Some(follow(&COUNTED, patterns));
 }
 
@@ -69,16 +77,18 @@ pub(crate) fn is_balanced(accounts: &[&Balance]) -> bool {
 
 /// From now on tasks have shadow stacks, and functions can be traced. In a
 /// task, outside of traced calls.
-pub(crate) fn begin(words: usize) {
+pub(crate) fn begin(options: &Options) {
     static INIT: AtomicBool = AtomicBool::new(false);
-    stacks::attach_all(words);
+    stacks::attach_all(options.words);
     if INIT.swap(true, Ordering::Relaxed) {
         return;
     }
     // SAFETY: this kernel's own table.
     let found = unsafe { PATCH.init(fgraph::patchable_functions!()) }.expect("the first init");
     let excluded = PATCH
-        .exclude(|func| select::selects(EXCLUDED, func))
+        .exclude(|func| {
+            select::selects(EXCLUDED, func) || !options.own && select::selects(OWN, func)
+        })
         .expect("after init");
     println!("trace: {found:?}, excluded {excluded}");
 }
@@ -151,7 +161,13 @@ pub(crate) fn interrupted(frame: &TrapFrame) -> Option<usize> {
 
 /// An NMI that was sent for it. Takes no lock.
 pub(crate) fn nmi(frame: &TrapFrame) {
-    crate::backtrace::NMI.capture(frame);
+    walks::check(frame);
+    crate::scenario::backtraces::nmi(frame);
+}
+
+/// A timer interrupt.
+pub(crate) fn tick(frame: &TrapFrame) {
+    crate::scenario::backtraces::tick(frame);
 }
 
 /// The running context. Any context.

@@ -14,6 +14,8 @@ use crate::{println, sched, trace};
 pub(crate) static PROBED: AtomicUsize = AtomicUsize::new(0);
 /// Breakpoints.
 pub(crate) static BREAKPOINTS: AtomicUsize = AtomicUsize::new(0);
+/// Instructions that were stepped through.
+pub(crate) static STEPS: AtomicUsize = AtomicUsize::new(0);
 /// Interrupts that nobody sent.
 pub(crate) static SPURIOUS: AtomicUsize = AtomicUsize::new(0);
 
@@ -33,7 +35,8 @@ pub(crate) fn nested(handler: impl FnOnce()) {
 }
 
 /// The timer. Afterwards the architecture calls [`crate::sched::preempt`].
-pub(crate) fn tick() {
+pub(crate) fn tick(frame: &TrapFrame) {
+    trace::tick(frame);
     arch::this_cpu().timer_ticks.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -43,6 +46,12 @@ pub(crate) fn tick() {
 pub(crate) fn nmi(frame: &TrapFrame) {
     arch::this_cpu().nmis.fetch_add(1, Ordering::Relaxed);
     trace::nmi(frame);
+}
+
+/// An instruction of `arch::step_through` is done.
+pub(crate) fn step(frame: &TrapFrame) {
+    STEPS.fetch_add(1, Ordering::Relaxed);
+    crate::scenario::backtraces::stepped_to(frame);
 }
 
 /// `arch::probe` read where nothing is mapped. It goes on and says so.

@@ -22,7 +22,7 @@ pub(crate) struct Balance {
 }
 
 /// What was counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Counts {
     pub(crate) entries: usize,
     pub(crate) returned: usize,
@@ -105,8 +105,29 @@ impl Callback for Balance {
 impl Counts {
     /// Every entry has its exit, and the right one.
     pub(crate) fn is_balanced(&self) -> bool {
-        let exits = self.returned + self.unwound + self.task_exits;
-        self.entries == exits && self.strange == 0 && self.late == 0
+        self.entries == self.exits() && self.strange == 0 && self.late == 0
+    }
+
+    /// All kinds of exits.
+    pub(crate) fn exits(&self) -> usize {
+        self.returned + self.unwound + self.task_exits
+    }
+
+    /// More calls are in flight than were `before`.
+    pub(crate) fn is_behind(&self, before: &Self) -> bool {
+        self.entries - self.exits() > before.entries - before.exits()
+    }
+
+    /// What was counted since `before`.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            entries: self.entries - before.entries,
+            returned: self.returned - before.returned,
+            unwound: self.unwound - before.unwound,
+            task_exits: self.task_exits - before.task_exits,
+            strange: self.strange - before.strange,
+            late: self.late - before.late,
+        }
     }
 }
 

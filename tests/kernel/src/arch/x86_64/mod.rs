@@ -19,7 +19,7 @@ pub(crate) use descriptors::handler_stack;
 pub(crate) use port::{exit, put_byte};
 pub(crate) use stop::{send_nmi, with_other_cpus_stopped};
 pub(crate) use switch::{prepare_stack, switch};
-pub(crate) use trap::{TrapFrame, breakpoint, probe};
+pub(crate) use trap::{TrapFrame, breakpoint, probe, step_through};
 
 use crate::cpu::Cpu;
 use crate::task::Task;

@@ -15,6 +15,7 @@ pub(super) const STUBS: usize = 48;
 /// Each is aligned to this.
 const STUB: usize = 16;
 
+const DEBUG: u64 = 1;
 const PAGE_FAULT: u64 = 14;
 
 global_asm!(
@@ -126,9 +127,10 @@ extern "C" fn on_trap(frame: &mut TrapFrame) -> bool {
     match frame.vector {
         vector if vector == u64::from(apic::TIMER_VECTOR) => {
             apic::end_of_interrupt();
-            trap::tick();
+            trap::tick(frame);
             return true;
         }
+        DEBUG => trap::step(frame),
         PAGE_FAULT if frame.rip == probe_read as *const () as usize => {
             // The handler sees the fault where it happened.
             trap::probe_fault(frame);
@@ -194,6 +196,30 @@ pub(super) extern "x86-interrupt" fn on_spurious(_: Pushed) {
 pub(crate) fn breakpoint() {
     // SAFETY: its handler returns to the next instruction.
     unsafe { asm!("int3") };
+}
+
+/// Calls `f`; after each instruction the debugger's other trap calls
+/// [`crate::trap::step`].
+pub(crate) fn step_through(f: extern "C" fn()) {
+    /// The processor clears the flag when it enters a handler, and the return
+    /// sets it again.
+    const TRAP_FLAG: u32 = 1 << 8;
+    // SAFETY: the flag's handler leaves everything as it was; the call is one
+    // of C. Aligned here, since the flags are pushed and popped before it.
+    unsafe {
+        asm!(
+            "pushfq",
+            "or dword ptr [rsp], {flag}",
+            "popfq",
+            "call {f}",
+            "pushfq",
+            "and dword ptr [rsp], ~{flag}",
+            "popfq",
+            f = in(reg) f,
+            flag = const TRAP_FLAG,
+            clobber_abi("C"),
+        );
+    }
 }
 
 /// Reads a word, if the address is mapped.
