@@ -519,7 +519,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             state = state.abandoned(context as usize);
         }
         stack.set_state(state.guarded(context as usize));
-        let is = |found: &Found| found.record.slot == slot;
+        let is = |found: &Found| found.record.slot == slot && self.is_genuine(found);
         let (state, found) = self.end_above(view, state, context, is);
         let Some(found) = found else {
             stack.set_state(state);
@@ -666,15 +666,28 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         while let Some(frame) = view.frame_below(stack.state().top())
             && dead(&frame)
         {
+            let state = stack.state().guarded(context as usize);
+            let after = view.state_below(&frame, state);
+            if !self.is_genuine(&frame) {
+                stack.count_stray();
+                stack.set_state(after);
+                continue;
+            }
             // Those of a scope that has ended were told of it.
             if frame.set != 0 {
                 stack.count_unwound();
             }
-            let state = stack.state().guarded(context as usize);
-            let after = view.state_below(&frame, state);
             self.end_any(view, after, &frame, context, Cause::Unwound, None);
         }
         core::mem::forget(guards);
+    }
+
+    /// Whether the frame can have been made by a call. Damaged words, or a
+    /// callback's data that are taken for a frame, mostly have an epoch in
+    /// which nobody can have wanted a return.
+    pub(super) fn is_genuine(&self, found: &Found) -> bool {
+        let epoch = found.record.epoch;
+        epoch <= self.table.epoch() && (epoch != 0 || found.set == 0)
     }
 }
 

@@ -124,6 +124,11 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             stack.set_state(state);
             while let Some(frame) = view.frame_below(stack.state().top()) {
                 let after = view.state_below(&frame, stack.state());
+                if !self.is_genuine(&frame) {
+                    stack.count_stray();
+                    stack.set_state(after);
+                    continue;
+                }
                 self.end_any(view, after, &frame, context, Cause::TaskExit, None);
             }
             stack.give_back()

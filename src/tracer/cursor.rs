@@ -128,13 +128,16 @@ impl Cursor {
             if oldest != self.position {
                 self.skip(oldest.wrapping_sub(self.position), oldest);
             }
-            if self.position == newest {
-                self.lost += match last {
+            // Damaged records may have led it beyond the newest.
+            let ahead = newest.wrapping_sub(self.position) > usize::MAX / 2;
+            if self.position == newest || ahead {
+                let lost = match last {
                     // It is not taken from other readers.
                     true if self.ended => 0,
                     true => buffer.lost() as usize,
                     false => buffer.take_lost() as usize,
                 };
+                self.lost = self.lost.saturating_add(lost);
                 self.ended = last;
                 return (self.lost > 0).then_some(self.time);
             }
@@ -154,7 +157,7 @@ impl Cursor {
                     value,
                     ..
                 }) => {
-                    self.lost += value as usize;
+                    self.lost = self.lost.saturating_add(value as usize);
                     self.position = self.position.wrapping_add(1);
                 }
                 Look::Record(Read::Note {
@@ -177,7 +180,7 @@ impl Cursor {
     }
 
     fn skip(&mut self, lost: usize, to: usize) {
-        self.lost += lost;
+        self.lost = self.lost.saturating_add(lost);
         self.position = to;
         self.placed = false;
     }

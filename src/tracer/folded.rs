@@ -56,7 +56,7 @@ pub fn folded<S: Symbols + ?Sized>(
         let (call, end) = match event {
             Event::Begin(_) => continue,
             Event::Lost { records, .. } => {
-                wrote.lost += records;
+                wrote.lost = wrote.lost.saturating_add(records);
                 continue;
             }
             Event::End(call, end) | Event::Leaf(call, end) => (call, end),
@@ -80,7 +80,7 @@ pub fn folded<S: Symbols + ?Sized>(
         write!(Frame::new(out), "{}", Name(symbols, func))?;
         writeln!(out, " {}", end.own)?;
         wrote.calls += 1;
-        wrote.nanoseconds += end.own;
+        wrote.nanoseconds = wrote.nanoseconds.saturating_add(end.own);
     }
     wrote.skipped += trace.untracked();
     Ok(wrote)

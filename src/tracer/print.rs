@@ -164,8 +164,13 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
             _ => call.begin.unwrap_or(0),
         };
         self.columns(out, call, time, end)?;
-        let margin = 2 * call.depth.saturating_add(1);
-        write!(out, "{:margin$}", "")?;
+        let mut margin = call.depth.saturating_add(1).saturating_mul(2);
+        while margin > 0 {
+            // A width of more than sixteen bits would panic.
+            let part = margin.min(u16::MAX.into());
+            write!(out, "{:part$}", "")?;
+            margin -= part;
+        }
         match event {
             Event::Begin(call) => {
                 self.name(out, call)?;
