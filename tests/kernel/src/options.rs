@@ -5,7 +5,8 @@
 //! | `trace` | which functions: patterns with `*`, separated by commas | none |
 //! | `depth` | how many calls deep | no limit |
 //! | `tracer` | `graph` or `profile` | `graph` |
-//! | `format` | how the graph is printed | `text` |
+//! | `sleep` | `out`: durations without the time that the task was switched out | `in` |
+//! | `format` | how the graph is printed: `text`, `json`, `folded` | `text` |
 //! | `cpu` | only what runs on that CPU | all |
 //! | `words` | words of each shadow stack | 1024 |
 //! | `own` | `yes`: the tracer's own functions too | `no` |
@@ -19,6 +20,7 @@ pub(crate) struct Options {
     pub(crate) trace: Option<&'static str>,
     pub(crate) depth: usize,
     pub(crate) tracer: &'static str,
+    pub(crate) sleep: bool,
     pub(crate) format: &'static str,
     pub(crate) cpu: Option<usize>,
     pub(crate) words: usize,
@@ -39,6 +41,7 @@ impl Options {
             trace: None,
             depth: usize::MAX,
             tracer: "graph",
+            sleep: true,
             format: "text",
             cpu: None,
             words: 1024,
@@ -55,6 +58,7 @@ impl Options {
                 "trace" => options.trace = Some(value),
                 "depth" => options.depth = number()?,
                 "tracer" => options.tracer = value,
+                "sleep" => options.sleep = value != "out",
                 "format" => options.format = value,
                 "cpu" => options.cpu = Some(number()?),
                 "words" => options.words = number()?,

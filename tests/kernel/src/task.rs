@@ -214,7 +214,8 @@ impl Task {
         }
     }
 
-    fn program(&self) -> Option<&'static Program> {
+    /// What it runs.
+    pub(crate) fn program(&self) -> Option<&'static Program> {
         // SAFETY: null, or a static program.
         unsafe { self.program.load(Ordering::Relaxed).as_ref() }
     }

@@ -19,6 +19,7 @@ pub(crate) mod balance;
 pub(crate) mod platform;
 pub(crate) mod select;
 pub(crate) mod stacks;
+mod tracers;
 pub(crate) mod walks;
 
 use balance::Balance;
@@ -37,7 +38,7 @@ const OWN: &str = "fgraph::*,<fgraph::*";
 
 /// What the command line wants traced.
 static COUNTED: Balance = Balance::new();
-static ID: SpinLock<Option<CallbackId>> = SpinLock::new(None);
+static IDS: SpinLock<[Option<CallbackId>; 2]> = SpinLock::new([None; 2]);
 
 /// The kernel is up, the workload is not: what the command line wants traced
 /// is traced from here on. In a task.
@@ -46,24 +47,30 @@ pub(crate) fn start(options: &Options) {
         return;
     };
     begin(options);
-    *ID.lock() = Some(follow(&COUNTED, patterns));
+    let tracer = tracers::start(options, patterns);
+    *IDS.lock() = [Some(follow(&COUNTED, patterns)), tracer];
 }
 
 /// The workload is done: nothing more is traced. In a task.
 pub(crate) fn stop() {
-    if let Some(id) = *ID.lock() {
-        unfollow(id);
-    }
+    let ids = *IDS.lock();
+    ids.into_iter().flatten().for_each(unfollow);
 }
 
 /// Prints what was traced; false if the accounts do not balance. In a task,
 /// after [`stop`] has returned: that call, too, was traced.
 #[must_use]
-pub(crate) fn report(_options: &Options) -> bool {
-    if ID.lock().take().is_none() {
+pub(crate) fn report(options: &Options) -> bool {
+    let ids = core::mem::take(&mut *IDS.lock());
+    if ids == [None; 2] {
         return true;
     }
-    let fine = is_balanced(&[&COUNTED]);
+    let mut fine = is_balanced(&[&COUNTED]);
+    tracers::print(options);
+    for id in ids.into_iter().flatten() {
+        println!("missed for want of room: {}", FGRAPH.missed(id));
+        fine &= FGRAPH.unregister(id).is_ok();
+    }
     println!("counted: {}", COUNTED.counts());
     println!("stacks: {:?}", stacks::totals());
     println!("balanced: {fine}");
@@ -112,6 +119,7 @@ pub(crate) fn unfollow(id: CallbackId) {
 /// A task is about to run for the first time. Under the scheduler's lock,
 /// interrupts off; the task's place may have had another before.
 pub(crate) fn task_created(task: &Task) {
+    tracers::keep_name(task);
     stacks::attach(task);
 }
 
