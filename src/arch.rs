@@ -111,6 +111,24 @@ use none as chosen;
 #[cfg(not(all(target_arch = "aarch64", target_pointer_width = "64")))]
 pub(crate) mod on_stack;
 
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+pub(crate) use chosen::classic::{self, inside_if};
+#[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64")))]
+pub(crate) use no_classic::inside_if;
+
+/// Where there are no classic hooks, nothing has to know what is inside.
+#[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64")))]
+pub(crate) mod no_classic {
+    pub(crate) struct Inside;
+
+    macro_rules! inside_if {
+        ($used:expr) => {{
+            let _ = $used;
+            $crate::arch::no_classic::Inside
+        }};
+    }
+    pub(crate) use inside_if;
+}
 
 pub use chosen::Registers;
 pub(crate) use chosen::chain;

@@ -244,6 +244,12 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         self.table.missed(id.slot)
     }
 
+    /// The word that is zero while no callback is registered.
+    #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+    pub(crate) fn active_word(&self) -> &AtomicUsize {
+        self.table.active_word()
+    }
+
     /// A hook is about to name this callback's slot in its functions: the slot
     /// is not given out until [`unhook`](Self::unhook).
     pub(crate) fn hook(&self, id: CallbackId) -> Result<(), NotRegistered> {

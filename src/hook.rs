@@ -6,6 +6,7 @@
 //! | --- | --- | --- |
 //! | [`scope`] | nothing | what is annotated |
 //! | `patch` | x86-64 or AArch64, `-Zpatchable-function-entry` | every function, chosen one by one at run time |
+//! | `classic` | x86-64, `-pg` or `-Zinstrument-mcount` or stable flags | every function that is compiled so |
 //!
 //! On a target that a hook does not support, 32-bit ones and RISC-V among them,
 //! its module is absent, and all else is there.
@@ -14,6 +15,8 @@ use crate::{Fgraph, Platform};
 
 pub use crate::arch::Registers;
 
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+pub mod classic;
 #[cfg(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_pointer_width = "64"

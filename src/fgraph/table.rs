@@ -94,6 +94,12 @@ impl Table {
         self.active.load(Ordering::Relaxed)
     }
 
+    /// The word of [`active`](Self::active), for a stub to look at.
+    #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+    pub(crate) fn active_word(&self) -> &AtomicUsize {
+        &self.active
+    }
+
     #[inline(always)]
     pub(crate) fn epoch(&self) -> usize {
         self.epoch.load(Ordering::Acquire)

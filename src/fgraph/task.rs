@@ -46,10 +46,18 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     }
 
     /// Says where calls of the classic hooks return to.
+    #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
     pub(crate) fn set_classic_return(&self, address: usize) {
         if self.returns.classic.load(Ordering::Relaxed) != address {
             self.returns.classic.store(address, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a classic hook has been called: what the tracer calls may then
+    /// be hooked so.
+    #[inline(always)]
+    pub(super) fn is_classic(&self) -> bool {
+        self.returns.classic.load(Ordering::Relaxed) != 0
     }
 
     /// Whether a return slot that holds `address` is hooked.
@@ -107,6 +115,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// `stack` will return. Nobody walks the stack, or the words stay valid
     /// memory until no walk is under way.
     pub unsafe fn exit_task(&self, stack: &RetStack) -> Result<NonNull<[usize]>, DetachError> {
+        let _inside = crate::arch::inside_if!(self.is_classic());
         let context = P::context();
         let running = P::current(|current| core::ptr::eq(current, stack)).unwrap_or(false);
         if running && stack.state().is_guarded(context as usize) {
@@ -144,6 +153,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// that nothing it calls is traced; `None`, and `f` is not run, if this
     /// context already is.
     pub(crate) fn quietly<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        let _inside = crate::arch::inside_if!(self.is_classic());
         let context = P::context();
         let mut f = Some(f);
         let quiet = |stack: &RetStack| {
@@ -169,6 +179,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         if set == 0 {
             return None;
         }
+        let _inside = crate::arch::inside_if!(self.is_classic());
         let call = super::Call {
             func,
             ret: caller,
@@ -183,6 +194,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// ended before.
     #[inline]
     pub(crate) fn leave_scope(&self, func: usize, index: usize) {
+        let _inside = crate::arch::inside_if!(self.is_classic());
         let leave = |stack: &RetStack| {
             let view = stack.view()?;
             let context = P::context();

@@ -58,6 +58,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// record that it leads to is readable and may be written, up to that of
     /// the oldest traced call, or one that leads to 0.
     pub unsafe fn restore_from(&self, fp: usize) -> usize {
+        let _inside = crate::arch::inside_if!(self.is_classic());
         P::current(|stack| {
             let Some(view) = stack.view() else {
                 return 0;
@@ -120,6 +121,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         if !self.returns.hold(chain::strip(seen)) {
             return seen;
         }
+        let _inside = crate::arch::inside_if!(self.is_classic());
         self.returning(stack, slot).map_or(seen, |frame| frame.ret)
     }
 
