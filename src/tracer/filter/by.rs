@@ -1,0 +1,375 @@
+//! Filters that look at the call alone: function, task, CPU, context.
+//!
+//! Those that can be changed while they are in use are changed one atomic at a
+//! time, relaxed: a call that begins meanwhile is judged by the old or the new
+//! setting, and nothing else is published by it.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::Range;
+
+use bitflags::bitflags;
+
+use super::Filter;
+use crate::sync::{AtomicUsize, Ordering};
+use crate::{Context, Entry, FrameData, Platform};
+
+/// Accepts functions whose address lies in one of some ranges: found by a
+/// binary search. No ranges accept none.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::filter::{Functions, UnsortedError};
+///
+/// assert!(Functions::new(&[0x1000..0x1800, 0x2000..0x2001]).is_ok());
+/// assert_eq!(Functions::new(&[0..2, 1..3]).unwrap_err(), UnsortedError);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Functions(&'static [Range<usize>]);
+
+/// Ranges are not ascending, or overlap: sort and join them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnsortedError;
+
+impl fmt::Display for UnsortedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the ranges are not ascending, or overlap; sort and join them")
+    }
+}
+
+impl core::error::Error for UnsortedError {}
+
+impl Functions {
+    /// Functions in these ranges, which ascend and do not overlap.
+    ///
+    /// # Errors
+    ///
+    /// [`UnsortedError`].
+    pub const fn new(ranges: &'static [Range<usize>]) -> Result<Self, UnsortedError> {
+        let (mut rest, mut end) = (ranges, 0);
+        while let Some((range, more)) = rest.split_first() {
+            if range.start < end || range.end < range.start {
+                return Err(UnsortedError);
+            }
+            end = range.end;
+            rest = more;
+        }
+        Ok(Self(ranges))
+    }
+
+    /// Whether `func` lies in one of the ranges.
+    #[must_use]
+    pub fn contains(&self, func: usize) -> bool {
+        let not_above = self.0.partition_point(|range| range.start <= func);
+        let last = not_above.checked_sub(1).and_then(|last| self.0.get(last));
+        last.is_some_and(|range| func < range.end)
+    }
+}
+
+impl Filter for Functions {
+    #[inline]
+    fn accepts<D: FrameData>(&self, call: &Entry<'_, D>) -> bool {
+        self.contains(call.func())
+    }
+}
+
+/// Accepts the functions for which a kernel's own function says so.
+#[derive(Clone, Copy, Debug)]
+pub struct Predicate<F = fn(usize) -> bool>(
+    /// Told the address of a function.
+    pub F,
+);
+
+impl<F: Fn(usize) -> bool + Sync + 'static> Filter for Predicate<F> {
+    #[inline]
+    fn accepts<D: FrameData>(&self, call: &Entry<'_, D>) -> bool {
+        (self.0)(call.func())
+    }
+}
+
+/// Accepts what another filter refuses.
+#[derive(Clone, Copy, Debug)]
+pub struct Not<F>(
+    /// The other filter.
+    pub F,
+);
+
+impl<F: Filter> Filter for Not<F> {
+    #[inline]
+    fn accepts<D: FrameData>(&self, call: &Entry<'_, D>) -> bool {
+        !self.0.accepts(call)
+    }
+}
+
+/// Accepts the calls of up to `N` tasks, by [`Platform::task`], interrupts on
+/// them included. Tasks are added and removed at any time, in any context. No
+/// tasks accept none.
+///
+/// # Example
+///
+/// ```
+/// # use fgraph::{Platform, RetStack};
+/// # struct Kernel;
+/// # // SAFETY: nothing is traced.
+/// # unsafe impl Platform for Kernel {
+/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
+/// #     fn clock() -> u64 { 0 }
+/// # }
+/// use fgraph::tracer::filter::Tasks;
+///
+/// static TASKS: Tasks<Kernel, 2> = Tasks::new();
+/// assert!(TASKS.add(7) && TASKS.add(9));
+/// assert!(!TASKS.add(11), "there is room for two");
+/// assert!(TASKS.remove(9) && TASKS.add(11));
+/// ```
+pub struct Tasks<P, const N: usize = 16> {
+    /// Task numbers; [`NO_TASK`] where there is none.
+    tasks: [AtomicUsize; N],
+    platform: PhantomData<fn() -> P>,
+}
+
+/// No task's number.
+const NO_TASK: usize = usize::MAX;
+
+impl<P, const N: usize> fmt::Debug for Tasks<P, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+impl<P, const N: usize> Default for Tasks<P, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P, const N: usize> Tasks<P, N> {
+    /// No tasks.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            tasks: [const { AtomicUsize::new(NO_TASK) }; N],
+            platform: PhantomData,
+        }
+    }
+
+    /// Adds a task; whether it is one of the tasks now. False: there is no
+    /// room, or it is `usize::MAX`, which is no task.
+    pub fn add(&self, task: usize) -> bool {
+        if task == NO_TASK {
+            return false;
+        }
+        self.contains(task)
+            || self.tasks.iter().any(|place| {
+                place
+                    .compare_exchange(NO_TASK, task, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+            })
+    }
+
+    /// Removes a task; whether it was one of the tasks.
+    pub fn remove(&self, task: usize) -> bool {
+        // All places: of two that add the same task at once, each takes one.
+        task != NO_TASK
+            && self.tasks.iter().fold(false, |removed, place| {
+                place
+                    .compare_exchange(task, NO_TASK, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+                    | removed
+            })
+    }
+
+    /// Whether the task is one of the tasks.
+    #[must_use]
+    pub fn contains(&self, task: usize) -> bool {
+        self.iter().any(|other| other == task)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        let tasks = self.tasks.iter().map(|place| place.load(Ordering::Relaxed));
+        tasks.filter(|&task| task != NO_TASK)
+    }
+}
+
+impl<P: Platform, const N: usize> Filter for Tasks<P, N> {
+    #[inline]
+    fn accepts<D: FrameData>(&self, _call: &Entry<'_, D>) -> bool {
+        self.contains(P::task())
+    }
+}
+
+/// Accepts calls that begin on certain CPUs, by [`Platform::cpu`], of the
+/// first `64 × WORDS` (32 × on a 32-bit target). CPUs are set at any time, in
+/// any context. No CPUs accept none.
+///
+/// A call that ends on another CPU is seen to its end.
+///
+/// # Example
+///
+/// ```
+/// # use fgraph::{Platform, RetStack};
+/// # struct Kernel;
+/// # // SAFETY: nothing is traced.
+/// # unsafe impl Platform for Kernel {
+/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
+/// #     fn clock() -> u64 { 0 }
+/// # }
+/// use fgraph::tracer::filter::Cpus;
+///
+/// static CPUS: Cpus<Kernel> = Cpus::new();
+/// assert!(CPUS.set(3, true));
+/// assert!(CPUS.contains(3) && !CPUS.contains(2));
+/// assert!(!CPUS.set(1 << 20, true), "there is no bit for it");
+/// ```
+pub struct Cpus<P, const WORDS: usize = 1> {
+    words: [AtomicUsize; WORDS],
+    platform: PhantomData<fn() -> P>,
+}
+
+impl<P, const WORDS: usize> fmt::Debug for Cpus<P, WORDS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = 0..WORDS * usize::BITS as usize;
+        f.debug_set()
+            .entries(all.filter(|&cpu| self.contains(cpu)))
+            .finish()
+    }
+}
+
+impl<P, const WORDS: usize> Default for Cpus<P, WORDS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P, const WORDS: usize> Cpus<P, WORDS> {
+    /// No CPUs.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            words: [const { AtomicUsize::new(0) }; WORDS],
+            platform: PhantomData,
+        }
+    }
+
+    /// The word of a CPU, if there is one, and its bit in it.
+    fn bit(&self, cpu: usize) -> Option<(&AtomicUsize, usize)> {
+        let bits = usize::BITS as usize;
+        Some((self.words.get(cpu / bits)?, 1 << (cpu % bits)))
+    }
+
+    /// Adds or removes a CPU; false if there is no bit for it.
+    pub fn set(&self, cpu: usize, accepted: bool) -> bool {
+        let Some((word, bit)) = self.bit(cpu) else {
+            return false;
+        };
+        if accepted {
+            word.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Whether the CPU is one of the CPUs.
+    #[must_use]
+    pub fn contains(&self, cpu: usize) -> bool {
+        self.bit(cpu)
+            .is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+}
+
+impl<P: Platform, const WORDS: usize> Filter for Cpus<P, WORDS> {
+    #[inline]
+    fn accepts<D: FrameData>(&self, _call: &Entry<'_, D>) -> bool {
+        self.contains(P::cpu())
+    }
+}
+
+bitflags! {
+    /// Accepts calls in certain contexts. No contexts accept none.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::Context;
+    /// use fgraph::tracer::filter::Contexts;
+    ///
+    /// let interrupts = Contexts::INTERRUPT | Contexts::NMI;
+    /// assert!(interrupts.contains(Context::Nmi.into()));
+    /// assert!(!interrupts.contains(Context::Task.into()));
+    /// ```
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub struct Contexts: u8 {
+        /// Tasks.
+        const TASK = 1 << Context::Task as u8;
+        /// Soft interrupts.
+        const SOFT_INTERRUPT = 1 << Context::SoftInterrupt as u8;
+        /// Interrupts.
+        const INTERRUPT = 1 << Context::Interrupt as u8;
+        /// Non-maskable interrupts.
+        const NMI = 1 << Context::Nmi as u8;
+    }
+}
+
+impl From<Context> for Contexts {
+    fn from(context: Context) -> Self {
+        match context {
+            Context::Task => Self::TASK,
+            Context::SoftInterrupt => Self::SOFT_INTERRUPT,
+            Context::Interrupt => Self::INTERRUPT,
+            Context::Nmi => Self::NMI,
+        }
+    }
+}
+
+impl Filter for Contexts {
+    #[inline]
+    fn accepts<D: FrameData>(&self, call: &Entry<'_, D>) -> bool {
+        self.contains(call.context().into())
+    }
+}
+
+/// Accepts all calls while it is on, none while it is off. Used by reference,
+/// so that others switch it: a kernel's command, or a
+/// [trigger](crate::tracer::trigger::Trigger).
+///
+/// Calls that began before it was switched off are seen to their end.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::filter::Switch;
+///
+/// static SWITCH: Switch = Switch::new(true);
+/// SWITCH.set(false);
+/// assert!(!SWITCH.is_on());
+/// ```
+#[derive(Debug)]
+pub struct Switch(AtomicUsize);
+
+impl Switch {
+    /// On or off.
+    #[must_use]
+    pub const fn new(on: bool) -> Self {
+        Self(AtomicUsize::new(on as usize))
+    }
+
+    /// Switches it. Any context.
+    pub fn set(&self, on: bool) {
+        self.0.store(on.into(), Ordering::Relaxed);
+    }
+
+    /// Whether it is on.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl Filter for Switch {
+    #[inline]
+    fn accepts<D: FrameData>(&self, _call: &Entry<'_, D>) -> bool {
+        self.is_on()
+    }
+}
