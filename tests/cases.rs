@@ -2,8 +2,12 @@
 //!
 //! Where control flow matters the calls are real ones, caught by patched
 //! entries; elsewhere a made-up hook enters and leaves on words of its own.
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
-#![feature(abi_x86_interrupt, explicit_tail_calls)]
+#![cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux"
+))]
+#![cfg_attr(target_arch = "x86_64", feature(abi_x86_interrupt))]
+#![feature(explicit_tail_calls)]
 #![expect(
     incomplete_features,
     reason = "`become` says that a call is a tail call"
@@ -23,6 +27,7 @@ mod flow;
 mod frames;
 #[path = "cases/jumps.rs"]
 mod jumps;
+#[cfg(target_arch = "x86_64")]
 #[path = "cases/registers.rs"]
 mod registers;
 #[path = "cases/walking.rs"]

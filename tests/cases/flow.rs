@@ -181,7 +181,12 @@ mod tail {
     fn note() {
         let here: usize;
         // SAFETY: reads a register.
-        unsafe { std::arch::asm!("mov {}, rsp", out(reg) here, options(nomem, nostack)) };
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::asm!("mov {}, rsp", out(reg) here, options(nomem, nostack));
+            #[cfg(target_arch = "aarch64")]
+            std::arch::asm!("mov {}, sp", out(reg) here, options(nomem, nostack));
+        }
         LOWEST.set(LOWEST.get().min(here));
     }
 
@@ -294,7 +299,49 @@ mod coroutine {
     use super::*;
     use std::arch::naked_asm;
 
+    /// Words that [`switch`] leaves on a stack, and which is the address to go
+    /// to. On x86-64 a return address that nobody uses comes after it: aligned
+    /// as after a call.
+    const SAVED: (usize, usize) = if cfg!(target_arch = "x86_64") {
+        (8, 6)
+    } else {
+        (20, 1)
+    };
+
     /// Saves the stack pointer in `*from` and goes on where `to` was saved.
+    #[cfg(target_arch = "aarch64")]
+    #[unsafe(naked)]
+    pub unsafe extern "C" fn switch(from: *mut usize, to: usize) {
+        naked_asm!(
+            "stp x29, x30, [sp, #-160]!",
+            "stp x19, x20, [sp, #16]",
+            "stp x21, x22, [sp, #32]",
+            "stp x23, x24, [sp, #48]",
+            "stp x25, x26, [sp, #64]",
+            "stp x27, x28, [sp, #80]",
+            "stp d8, d9, [sp, #96]",
+            "stp d10, d11, [sp, #112]",
+            "stp d12, d13, [sp, #128]",
+            "stp d14, d15, [sp, #144]",
+            "mov x9, sp",
+            "str x9, [x0]",
+            "mov sp, x1",
+            "ldp d14, d15, [sp, #144]",
+            "ldp d12, d13, [sp, #128]",
+            "ldp d10, d11, [sp, #112]",
+            "ldp d8, d9, [sp, #96]",
+            "ldp x27, x28, [sp, #80]",
+            "ldp x25, x26, [sp, #64]",
+            "ldp x23, x24, [sp, #48]",
+            "ldp x21, x22, [sp, #32]",
+            "ldp x19, x20, [sp, #16]",
+            "ldp x29, x30, [sp], #160",
+            "ret",
+        )
+    }
+
+    /// Saves the stack pointer in `*from` and goes on where `to` was saved.
+    #[cfg(target_arch = "x86_64")]
     #[unsafe(naked)]
     pub unsafe extern "C" fn switch(from: *mut usize, to: usize) {
         naked_asm!(
@@ -335,13 +382,12 @@ mod coroutine {
             let words = Box::leak(vec![0; 256].into_boxed_slice());
             let bounds = range.start as usize..range.end as usize;
             shadow.attach(words, bounds.clone()).unwrap();
-            // Six registers, the address to go to, and a return address that
-            // nobody uses: aligned as after a call.
-            let top = (bounds.end - 64) as *mut usize;
-            // SAFETY: eight words at the end of the leaked stack.
+            let (words, entry) = SAVED;
+            let top = (bounds.end - words * size_of::<usize>()) as *mut usize;
+            // SAFETY: words at the end of the leaked stack.
             unsafe {
-                top.write_bytes(0, 8);
-                top.add(6).write(body as usize);
+                top.write_bytes(0, words);
+                top.add(entry).write(body as usize);
             }
             leak(Self {
                 own: Cell::new(top as usize),
@@ -511,18 +557,22 @@ fn current_changes_before_the_stack_pointer() {
 }
 
 /// What the processor pushes for an interrupt.
+#[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct Pushed([u64; 5]);
 
 /// An interrupt's handler, as the compiler makes it.
+#[cfg(target_arch = "x86_64")]
 extern "x86-interrupt" fn handler(_: Pushed) {
     black_box(leaf(1));
 }
 
+#[cfg(target_arch = "x86_64")]
 extern "x86-interrupt" fn handler_with_error(_: Pushed, error: u64) {
     black_box(leaf(error as usize));
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn interrupt_abi_functions_are_hooked() {
     let patched = patched(64);

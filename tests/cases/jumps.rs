@@ -15,11 +15,12 @@ use crate::host;
 #[repr(C)]
 #[derive(Default)]
 struct Point {
-    registers: [usize; 7],
+    registers: [usize; if cfg!(target_arch = "x86_64") { 7 } else { 21 }],
 }
 
 /// `setjmp` around a call: calls `f(point, n)`, and returns what it returns
 /// or what is thrown at the point. Not compiled code, so never traced.
+#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn catching(
     point: *mut Point,
@@ -41,7 +42,59 @@ unsafe extern "C" fn catching(
     )
 }
 
+/// `setjmp` around a call, as above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn catching(
+    point: *mut Point,
+    n: usize,
+    f: extern "C" fn(*mut Point, usize) -> usize,
+) -> usize {
+    naked_asm!(
+        "stp x19, x20, [x0]",
+        "stp x21, x22, [x0, #16]",
+        "stp x23, x24, [x0, #32]",
+        "stp x25, x26, [x0, #48]",
+        "stp x27, x28, [x0, #64]",
+        "stp x29, x30, [x0, #80]",
+        "mov x9, sp",
+        "str x9, [x0, #96]",
+        "stp d8, d9, [x0, #104]",
+        "stp d10, d11, [x0, #120]",
+        "stp d12, d13, [x0, #136]",
+        "stp d14, d15, [x0, #152]",
+        "stp x29, x30, [sp, #-16]!",
+        "mov x29, sp",
+        "blr x2",
+        "ldp x29, x30, [sp], #16",
+        "ret",
+    )
+}
+
 /// `longjmp`.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn throw(point: *mut Point, value: usize) -> ! {
+    naked_asm!(
+        "ldp x19, x20, [x0]",
+        "ldp x21, x22, [x0, #16]",
+        "ldp x23, x24, [x0, #32]",
+        "ldp x25, x26, [x0, #48]",
+        "ldp x27, x28, [x0, #64]",
+        "ldp x29, x30, [x0, #80]",
+        "ldr x9, [x0, #96]",
+        "mov sp, x9",
+        "ldp d8, d9, [x0, #104]",
+        "ldp d10, d11, [x0, #120]",
+        "ldp d12, d13, [x0, #136]",
+        "ldp d14, d15, [x0, #152]",
+        "mov x0, x1",
+        "ret",
+    )
+}
+
+/// `longjmp`.
+#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn throw(point: *mut Point, value: usize) -> ! {
     naked_asm!(
