@@ -14,6 +14,7 @@
 //! | `stub_return::<B, N>()` | the address to which the stub's calls of bodies return |
 //! | `learn_stub()` | the address of the stub that only marks: it stores something other than zero into the set of its function, and goes on with the body; it changes nothing else |
 //! | `lost()` | the address of an instruction that traps |
+//! | `interrupted(pc, stub)`, `Place` | where the return address is of what was interrupted in the stub or in a thunk to it, if the frame pointer does not tell; `hook::patch` makes the architecture's `Patch::interrupted` of it |
 //! | `entry` | one patchable entry, read and written; below |
 //! | `chain` | where return addresses are while bodies run; below |
 //!
@@ -137,7 +138,10 @@ pub(crate) use chosen::chain;
     target_pointer_width = "64"
 ))]
 pub(crate) use chosen::{entry, learn_stub, lost, stub, stub_return};
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_pointer_width = "64"
+))]
 pub(crate) use chosen::{Place, interrupted};
 
 // Every other target, 32-bit x86 and the 32-bit ABIs of the two architectures

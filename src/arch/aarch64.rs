@@ -63,6 +63,9 @@ use crate::hook::patch::{enter, leave};
 
 pub(crate) mod chain;
 pub(crate) mod entry;
+mod interrupted;
+
+pub(crate) use interrupted::{Place, interrupted};
 
 /// `q0` to `q31`.
 const VECTORS: usize = if cfg!(target_feature = "neon") { 32 } else { 0 };
@@ -168,7 +171,7 @@ macro_rules! platform {
 
 /// The address of the common stub of a tracer's patched functions.
 pub(crate) fn stub<B: Global<N>, const N: usize>() -> usize {
-    patched::<B, N> as unsafe extern "C" fn() as usize + RETURN_OFFSET
+    patched::<B, N> as unsafe extern "C" fn() as usize + HEADER
 }
 
 /// The address to which calls through that stub return.
@@ -179,8 +182,9 @@ pub(crate) fn stub_return<B: Global<N>, const N: usize>() -> usize {
     stub.wrapping_add(offset)
 }
 
-/// Bytes before the stub's code that tell where its calls return to.
-const RETURN_OFFSET: usize = size_of::<usize>();
+/// Bytes before the stub's code that tell where its calls return to, and where
+/// the return address is meanwhile.
+const HEADER: usize = (size_of::<usize>() + size_of::<interrupted::Bounds>()).next_multiple_of(16);
 
 /// Entered by a branch from a function's thunk, with `x16` the function's
 /// address, `x17` its body's, and everything else as its caller left it.
@@ -192,12 +196,19 @@ const RETURN_OFFSET: usize = size_of::<usize>();
 unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
     naked_asm!(
         ".xword 2f - {this}",
+        // Where the return address changes its place: see `interrupted`.
+        ".hword 40f - {this}, 41f - {this}, 42f - {this}, 43f - {this}",
+        ".hword 44f - {this}, 45f - {this}, 3f - {this}, 46f - {this}",
+        ".hword 47f - {this}",
+        ".zero {pad}",
         ".cfi_startproc",
         "stp x29, x30, [sp, #-16]!",
+        "40:",
         ".cfi_def_cfa sp, 16",
         ".cfi_offset x30, -8",
         ".cfi_offset x29, -16",
         "mov x29, sp",
+        "41:",
         ".cfi_def_cfa x29, 16",
         "sub sp, sp, #{size}",
         general!("stp"),
@@ -219,6 +230,7 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         "mov sp, x29",
         ".cfi_def_cfa sp, 16",
         "ldr x29, [sp], #16",
+        "42:",
         ".cfi_def_cfa sp, 0",
         ".cfi_restore x29",
         // From here on only the shadow stack knows the caller.
@@ -229,9 +241,11 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         // register.
         "adr x30, 2b",
         "stp x29, x30, [sp, #-16]!",
+        "43:",
         ".cfi_def_cfa sp, 16",
         ".cfi_offset x29, -16",
         "mov x29, sp",
+        "44:",
         ".cfi_def_cfa x29, 16",
         "sub sp, sp, #{size}",
         general!("stp"),
@@ -249,6 +263,7 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         "mov sp, x29",
         ".cfi_def_cfa sp, 16",
         "ldp x29, x30, [sp], #16",
+        "45:",
         ".cfi_def_cfa sp, 0",
         ".cfi_restore x29",
         ".cfi_restore x30",
@@ -265,12 +280,15 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         "mov sp, x29",
         ".cfi_def_cfa sp, 16",
         "ldp x29, x30, [sp], #16",
+        "46:",
         ".cfi_def_cfa sp, 0",
         ".cfi_restore x29",
         ".cfi_restore x30",
         "br x17",
+        "47:",
         ".cfi_endproc",
         this = sym patched::<B, N>,
+        pad = const HEADER - size_of::<usize>() - size_of::<interrupted::Bounds>(),
         enter = sym enter::<B, N>,
         leave = sym leave::<B, N>,
         size = const size_of::<Registers>(),

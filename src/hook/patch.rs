@@ -401,6 +401,48 @@ impl<B: Global<N> + PatchText, const N: usize> Patch<B, N> {
         Some(B::fgraph().real_return(stack, slot, seen))
     }
 
+    /// The true return address of a call that was interrupted in this hook's
+    /// own code, for unwinders that start at an interrupted instruction: from
+    /// the patched entry to the first instruction of the body, and from the
+    /// body's return to the return to the caller.
+    ///
+    /// `None` where the frame pointer tells: there, and in code that is not
+    /// this hook's, unwind as usual, and
+    /// [`real_return`](crate::Fgraph::real_return) tells the true addresses.
+    /// After `Some`, go on with the interrupted frame pointer: it is the
+    /// caller's.
+    ///
+    /// `stack` is the shadow stack of the task that was interrupted, `pc` the
+    /// interrupted instruction, `sp` the stack pointer, and `link` the link
+    /// register, `x30`. Any context.
+    ///
+    /// # Safety
+    ///
+    /// `pc`, `sp` and `link` are those of code that was interrupted and has not
+    /// gone on. Its stack is readable, and so are the 32 bytes around `pc`.
+    #[cfg(target_arch = "aarch64")]
+    #[must_use]
+    pub unsafe fn interrupted(
+        &self,
+        stack: &RetStack,
+        pc: usize,
+        sp: usize,
+        link: usize,
+    ) -> Option<usize> {
+        let word = size_of::<usize>();
+        // SAFETY: the caller's.
+        let (slot, seen) = match unsafe { arch::interrupted(pc, arch::stub::<B, N>()) }? {
+            arch::Place::Link => (sp.wrapping_sub(word), link),
+            arch::Place::Pushed => {
+                let slot = sp.wrapping_add(word);
+                // SAFETY: the caller's: in a record on the interrupted stack.
+                (slot, unsafe { (slot as *const usize).read_volatile() })
+            }
+            arch::Place::Shadow => (sp.wrapping_sub(word), arch::stub_return::<B, N>()),
+        };
+        Some(B::fgraph().real_return(stack, slot, seen))
+    }
+
     fn table(&self) -> &'static [usize] {
         let listed = self.listed.load(Ordering::Acquire);
         if listed.is_null() {

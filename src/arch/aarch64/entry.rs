@@ -221,6 +221,33 @@ pub(crate) unsafe fn make_ready(func: usize, stub: usize) -> bool {
     true
 }
 
+/// Whether `pc` is at an instruction of a thunk to `stub`, or at an entry that
+/// branches to such a thunk.
+///
+/// # Safety
+///
+/// The 32 bytes around `pc` are readable.
+pub(crate) unsafe fn is_in_thunk(pc: usize, stub: usize) -> bool {
+    if !pc.is_multiple_of(INSTRUCTION) {
+        return false;
+    }
+    let is = |func: usize| {
+        let jump = func.wrapping_sub(INSTRUCTION);
+        // SAFETY: a thunk that `pc` is in begins 8 bytes before it at most, or
+        // 16 before an entry behind a landing pad.
+        unsafe {
+            instruction(func.wrapping_sub(THUNK)) == LOAD_FUNC
+                && b(jump, stub) == Some(instruction(jump))
+        }
+    };
+    // SAFETY: the caller's.
+    let here = Some(unsafe { instruction(pc) });
+    let enters = |func: usize| here == b(pc, func.wrapping_sub(THUNK)) && is(func);
+    enters(pc)
+        || enters(pc.wrapping_sub(INSTRUCTION))
+        || (1..=3).any(|n| is(pc.wrapping_add(n * INSTRUCTION)))
+}
+
 /// Marks `func` as never to be hooked.
 ///
 /// # Safety
