@@ -52,10 +52,10 @@ fn return_after_unregister_finds_a_null_callback() {
     let task = Fake::new(64);
     let recs = [Rec::<2>::new(), Rec::<2>::new(), Rec::<2>::new()];
     let ids = recs.map(|rec| task.fgraph.register(rec).unwrap());
-    for gone in 0..3 {
+    for (gone, id) in ids.into_iter().enumerate() {
         assert!(task.enter(0));
         assert!(task.enter(1));
-        task.fgraph.unregister(ids[gone]).unwrap();
+        task.fgraph.unregister(id).unwrap();
         task.leave(1);
         task.leave(0);
         for (i, rec) in recs.iter().enumerate() {

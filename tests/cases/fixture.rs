@@ -158,7 +158,9 @@ pub struct Fake {
 
 /// Keeps made-up hooks and a test that follows every function of the program
 /// apart: both would use the made-up tasks' stacks.
-struct Apart(Option<RwLockReadGuard<'static, ()>>);
+struct Apart {
+    _lock: Option<RwLockReadGuard<'static, ()>>,
+}
 
 static APART: RwLock<()> = RwLock::new(());
 
@@ -176,7 +178,9 @@ impl Apart {
                 .read()
                 .unwrap_or_else(|poisoned| poisoned.into_inner())
         };
-        Self(first.then(read))
+        Self {
+            _lock: first.then(read),
+        }
     }
 }
 

@@ -140,7 +140,9 @@ fn deepest_frame_reaches_the_last_words() {
         // Filled, but for a word that is no frame.
         let used = stack.high_water();
         assert!(used <= len && used + 1 >= len, "{used} of {len}");
-        (one.events(), two.events(), none.events());
+        one.events();
+        two.events();
+        none.events();
         for i in (0..8).chain(8 + len..len + 16) {
             // SAFETY: in bounds.
             assert_eq!(unsafe { *at.add(i) }, CANARY, "word {i} around {len}");
