@@ -490,6 +490,13 @@ impl RetStack {
         slot.wrapping_sub(self.window().middle()) < span
     }
 
+    /// The task's real stack; empty where its bounds are not known.
+    pub(crate) fn real_stack(&self) -> Range<usize> {
+        let low = self.window().middle();
+        let span = self.span.load(Ordering::Relaxed) as usize;
+        low..low.saturating_add(span)
+    }
+
     pub(crate) fn count_overrun(&self) {
         count(&self.overruns, 1);
     }

@@ -20,6 +20,7 @@ mod record;
 mod scale;
 mod table;
 mod trace;
+pub mod trigger;
 
 pub use buffer::{Buffer, Full};
 pub use cursor::{Arguments, Cursor};

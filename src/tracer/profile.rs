@@ -120,7 +120,7 @@ impl<const BUCKETS: usize> Row<BUCKETS> {
 
     fn clear(&self) {
         for sum in [&self.hits, &self.total, &self.nested, &self.own] {
-            sum.clear();
+            sum.set(0);
         }
         self.min.store(usize::MAX, Ordering::Relaxed);
         self.max.store(0, Ordering::Relaxed);

@@ -51,11 +51,19 @@ pub(crate) fn claim<R: Keyed>(rows: &[R], key: usize) -> Option<&R> {
     })
 }
 
+/// Gives all rows back, while nobody claims any: of two that looked for one key
+/// at once, one might find its row and the other take a new one.
+pub(crate) fn free<R: Keyed>(rows: &[R]) {
+    for row in rows {
+        row.key().store(0, Ordering::Relaxed);
+    }
+}
+
 const WORDS: usize = (u64::BITS / usize::BITS) as usize;
 
 /// A 64-bit sum that several CPUs and interrupts add to. On a 32-bit target two
 /// words with a carry between them: what is read while others add may miss a
-/// carry; what is read at rest is exact.
+/// carry; what is read at rest is exact. Also a number that one owner sets.
 #[derive(Debug)]
 pub(crate) struct Sum([AtomicUsize; WORDS]);
 
@@ -80,9 +88,10 @@ impl Sum {
         value
     }
 
-    pub(crate) fn clear(&self) {
+    pub(crate) fn set(&self, mut value: u64) {
         for part in &self.0 {
-            part.store(0, Ordering::Relaxed);
+            part.store(value as usize, Ordering::Relaxed);
+            value = value >> (usize::BITS - 1) >> 1;
         }
     }
 }

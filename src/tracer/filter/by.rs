@@ -75,11 +75,29 @@ impl Filter for Functions {
 }
 
 /// Accepts the functions for which a kernel's own function says so.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::filter::Predicate;
+///
+/// static LOW: Predicate = Predicate::new(|func| func < 0x10_0000);
+/// assert!((LOW.0)(0x1000));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Predicate<F = fn(usize) -> bool>(
     /// Told the address of a function.
     pub F,
 );
+
+impl Predicate {
+    /// With a function by address, so that the filter's type can be named: for
+    /// closures too that capture nothing.
+    #[must_use]
+    pub const fn new(accepts: fn(usize) -> bool) -> Self {
+        Self(accepts)
+    }
+}
 
 impl<F: Fn(usize) -> bool + Sync + 'static> Filter for Predicate<F> {
     #[inline]
