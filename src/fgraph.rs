@@ -364,7 +364,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         }
         stack.set_state(state.guarded(context as usize));
         let epoch = self.table.epoch();
-        if slot != 0 && !state.has_claim() && view.is_suspect(state, slot) {
+        if slot != 0
+            && !state.has_claim()
+            && view.is_suspect(state, slot, P::interrupt_stack)
+        {
             state = self.end_dead(view, slot, tail, state, context);
         }
         let record = Record {
@@ -652,7 +655,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         before: State,
         context: Context,
     ) -> State {
-        if let Some(oldest) = view.oldest_dead(before, slot, tail) {
+        if let Some(oldest) = view.oldest_dead(before, slot, tail, P::interrupt_stack) {
             self.end_unwound(view, before, context, |found| found.index >= oldest);
         }
         view.stack().state().with_guards_of(before)

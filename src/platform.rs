@@ -2,6 +2,8 @@
 //!
 //! This file states the contract. It decides nothing.
 
+use core::ops::Range;
+
 use crate::RetStack;
 
 /// What kind of code is running. Each context has a recursion guard of its
@@ -116,6 +118,19 @@ pub unsafe trait Platform: 'static {
     #[inline]
     fn owner<R>(slot: usize, f: impl FnOnce(&RetStack) -> R) -> Option<R> {
         let _ = (slot, f);
+        None
+    }
+
+    /// The bounds of the interrupt stack that holds `slot`, if there is one: a
+    /// stack that is empty again before anything goes on that it interrupted.
+    /// Where an interrupt is left by a jump, this proves that its calls are
+    /// dead as soon as a call is made on the task's own stack again, or at the
+    /// beginning of the interrupt stack. Asked only where older calls are in
+    /// doubt. Default: knows none, and such calls end with the traced call
+    /// that encloses the jump, or when their slots are used again.
+    #[inline]
+    fn interrupt_stack(slot: usize) -> Option<Range<usize>> {
+        let _ = slot;
         None
     }
 

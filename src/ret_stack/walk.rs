@@ -5,6 +5,8 @@
 //! it reads of a task that runs elsewhere may be stale, which
 //! [`Frames::is_stale`] tells; it is never out of bounds.
 
+use core::ops::Range;
+
 use super::{Found, RetStack, State, View};
 
 /// One traced call in flight.
@@ -117,20 +119,28 @@ impl View<'_> {
 
     /// Whether the newest frame with a slot makes it doubtful that all frames
     /// are alive, when a call enters on `slot`: calls on one stack have ever
-    /// lower slots.
-    pub(crate) fn is_suspect(&self, state: State, slot: usize) -> bool {
+    /// lower slots, and an interrupt's end first.
+    pub(crate) fn is_suspect(
+        &self,
+        state: State,
+        slot: usize,
+        interrupts: impl Fn(usize) -> Option<Range<usize>>,
+    ) -> bool {
         self.founds(state.top())
-            .find(|found| found.record.slot != 0)
-            .is_some_and(|found| found.record.slot <= slot)
+            .map(|found| found.record.slot)
+            .find(|&other| other != 0)
+            .is_some_and(|other| other <= slot || interrupts(other).is_some())
     }
 
     /// The position of the oldest of the newest frames that are proven dead by
-    /// a call that enters on `slot`. Three proofs are accepted:
+    /// a call that enters on `slot`. Four proofs are accepted:
     ///
     /// - a frame on the same slot, unless the call is a tail call from it: a
     ///   live frame's slot holds a stub's address, and this one holds another;
     /// - a frame on a lower slot of the same real stack, where the stack's
     ///   bounds are known;
+    /// - a frame on an interrupt stack, whose bounds `interrupts` tells, at a
+    ///   lower slot of the same one, or when the call is on the task's own;
     /// - a frame above the one that makes a tail call: that one is running.
     ///
     /// Slots on different stacks are not compared. A dead frame proves nothing
@@ -138,8 +148,15 @@ impl View<'_> {
     /// one that is not proven dead itself ends the search, unless it is a
     /// scope's, whose slot is not known. So does a gap: what lies below belongs
     /// to an owner that is in the middle of something.
-    pub(crate) fn oldest_dead(&self, state: State, slot: usize, tail: bool) -> Option<usize> {
+    pub(crate) fn oldest_dead(
+        &self,
+        state: State,
+        slot: usize,
+        tail: bool,
+        interrupts: impl Fn(usize) -> Option<Range<usize>>,
+    ) -> Option<usize> {
         let stack = self.stack();
+        let owned = stack.owns(slot);
         let mut top = state.top();
         let (mut oldest, mut above, mut proven) = (None, None, true);
         while let Some(found) = self.frame_below(top)
@@ -149,8 +166,13 @@ impl View<'_> {
             if tail && other == slot {
                 return above;
             }
-            let below = other < slot && stack.owns(slot) && stack.owns(other);
-            if proven && (other == slot || below) {
+            let over = |other: usize| match stack.owns(other) {
+                true => owned && other < slot,
+                false => {
+                    interrupts(other).is_some_and(|on| owned || other < slot && on.contains(&slot))
+                }
+            };
+            if proven && other != 0 && (other == slot || over(other)) {
                 oldest = Some(found.index);
             } else if other != 0 {
                 if !tail {

@@ -210,8 +210,14 @@ fn jumper_over_an_interrupt() -> usize {
     })
 }
 
-fn on_an_interrupts_stack() {
+/// Signals are interrupts with a stack of their own, whose bounds the platform
+/// tells if it is `known`.
+fn on_an_interrupts_stack(known: bool) {
     let stack = Box::leak(vec![0_u8; 64 * 1024].into_boxed_slice());
+    if known {
+        let bounds = stack.as_ptr_range();
+        host::set_interrupt_stack(bounds.start as usize..bounds.end as usize);
+    }
     // SAFETY: the stack lives for ever; the handler is sound for a signal that
     // the thread raises itself.
     unsafe {
@@ -234,7 +240,7 @@ fn on_an_interrupts_stack() {
 #[test]
 fn longjmp_from_an_interrupts_own_stack() {
     let patched = patched(words_for(64, &[1, 1]));
-    on_an_interrupts_stack();
+    on_an_interrupts_stack(false);
     let mut funcs = functions().to_vec();
     funcs.push((jumper_over_an_interrupt as fn() -> usize as usize, "J"));
     let at: Vec<usize> = funcs.iter().map(|(func, _)| *func).collect();
@@ -250,6 +256,25 @@ fn longjmp_from_an_interrupts_own_stack() {
         assert_eq!(rec.take(names(&funcs)), expected);
         assert_eq!(patched.stack.depth(), 0);
     }
+}
+
+#[test]
+fn longjmp_from_an_interrupts_own_stack_leaves_frames_for_ever() {
+    // Nothing traced encloses it.
+    let patched = patched(words_for(96, &[1, 1]));
+    on_an_interrupts_stack(true);
+    let funcs = functions();
+    let rec = Rec::<1>::new();
+    let _follow = patched.follow(rec, &[funcs[0].0, funcs[2].0]);
+    for round in 0..1000 {
+        DEPTH.store(round % 5, Relaxed);
+        assert_eq!(jumper_over_an_interrupt(), 77);
+        assert_eq!(later(2), 2);
+    }
+    let events = rec.events();
+    let count = |what: char| events.iter().filter(|event| event.what == what).count();
+    assert_eq!(count('+'), count('-') + count('!') + patched.stack.depth());
+    assert_eq!(patched.stack.counters().overruns, 0);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! Shared by the tests, the benches and the example. Linux.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ pub static FGRAPH: Fgraph<Host> = Fgraph::new();
 thread_local! {
     static CURRENT: Cell<Option<&'static RetStack>> = const { Cell::new(None) };
     static CONTEXT: Cell<Context> = const { Cell::new(Context::Task) };
+    static INTERRUPTS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     static TASK: Cell<usize> = const { Cell::new(0) };
     static LEAVES: Leaves = const { Leaves };
 }
@@ -74,6 +76,12 @@ unsafe impl Platform for Host {
     #[inline]
     fn task() -> usize {
         TASK.try_with(Cell::get).unwrap_or(0)
+    }
+
+    fn interrupt_stack(slot: usize) -> Option<Range<usize>> {
+        let (low, high) = INTERRUPTS.try_with(Cell::get).ok()?;
+        let bounds = low..high;
+        bounds.contains(&slot).then_some(bounds)
     }
 
     fn synchronize() -> bool {
@@ -133,7 +141,7 @@ pub fn clock_rate() -> (u64, u64) {
 }
 
 /// The range of the running thread's real stack.
-pub fn real_stack() -> std::ops::Range<usize> {
+pub fn real_stack() -> Range<usize> {
     // SAFETY: the attributes are initialised by the first call and destroyed
     // by the last.
     unsafe {
@@ -184,6 +192,11 @@ pub fn exit() {
 /// back.
 pub fn replace_current(stack: Option<&'static RetStack>) -> Option<&'static RetStack> {
     CURRENT.replace(stack)
+}
+
+/// Says on which stack the running thread's signal handlers run.
+pub fn set_interrupt_stack(bounds: Range<usize>) {
+    INTERRUPTS.set((bounds.start, bounds.end));
 }
 
 /// Runs `f` in a context.
