@@ -189,10 +189,14 @@ fn reused(place: usize) -> bool {
 
 /// Sends NMIs to all CPUs while they work.
 fn nmi(options: &Options) -> bool {
+    static DONE: AtomicBool = AtomicBool::new(false);
     static SENDER: Program = Program {
         name: "nmi-sender",
-        run: |count| {
-            for n in 0..count {
+        run: |_| {
+            for n in 0_u64.. {
+                if DONE.load(Ordering::Relaxed) {
+                    break;
+                }
                 let me = arch::cpu_number();
                 for (number, cpu) in CPUS.iter().enumerate() {
                     if number != me && cpu.is_online() {
@@ -200,12 +204,13 @@ fn nmi(options: &Options) -> bool {
                     }
                 }
                 // At odd moments.
-                crate::time::spin(20_000 + (n as u64 * 7_919) % 50_000);
+                crate::time::spin(20_000 + (n * 7_919) % 50_000);
             }
         },
     };
-    let task = sched::spawn(&SENDER, 2_000).expect("a place");
+    let task = sched::spawn(&SENDER, 0).expect("a place");
     let fine = crate::work::run(options);
+    DONE.store(true, Ordering::Relaxed);
     fine & (sched::join(task) == Cause::Finished) && {
         println!("latest NMI\n{}", backtrace::NMI.get());
         CPUS.iter()
@@ -223,7 +228,7 @@ fn walks_were_whole() -> bool {
     if broken != 0 {
         println!("the first ended at {}", At(walks::END.load(Ordering::Relaxed)));
     }
-    walks > 100 && broken == 0
+    walks > 10 && broken == 0
 }
 
 /// Stops the other CPUs, over and over, while they work.
@@ -245,7 +250,7 @@ fn stop(options: &Options) -> bool {
             }
         },
     };
-    let tasks = [(); 2].map(|()| sched::spawn(&STOPPER, 1_000).expect("a place"));
+    let tasks = [(); 2].map(|()| sched::spawn(&STOPPER, 300).expect("a place"));
     let fine = crate::work::run(options);
     fine & tasks
         .map(sched::join)
@@ -259,7 +264,7 @@ fn grace(options: &Options) -> bool {
         name: "waiter",
         run: |count| (0..count).for_each(|_| sched::grace_period()),
     };
-    let task = sched::spawn(&WAITER, 100).expect("a place");
+    let task = sched::spawn(&WAITER, 40).expect("a place");
     let fine = crate::work::run(options);
     fine & (sched::join(task) == Cause::Finished)
 }

@@ -62,7 +62,7 @@ pub(crate) fn run(options: &Options) -> bool {
         .seconds
         .map_or(u64::MAX, |s| time::now() + s as u64 * 1_000_000_000);
     END_NS.store(end as usize, Ordering::Relaxed);
-    FILES.lock().fill();
+    fill();
     PIPE.reopen();
 
     let mut tasks: [Option<Handle>; PROGRAMS.len()] = [None; PROGRAMS.len()];
@@ -74,6 +74,19 @@ pub(crate) fn run(options: &Options) -> bool {
         .flatten()
         .filter(|&task| sched::join(task) == Cause::Finished);
     finished.count() == PROGRAMS.len() && MISMATCHES.load(Ordering::Relaxed) == 0
+}
+
+/// One round of some of the tasks, for whoever wants to run it by himself; it
+/// always gives the same. After [`fill`].
+pub(crate) fn round() -> u64 {
+    [lookup, locker, tree]
+        .iter()
+        .fold(0, |sum, f| mix(sum, f()))
+}
+
+/// Makes the files.
+pub(crate) fn fill() {
+    FILES.lock().fill();
 }
 
 /// Whether there is another round after so many.

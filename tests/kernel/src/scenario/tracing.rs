@@ -45,7 +45,7 @@ pub(super) fn everything(options: &Options) -> bool {
     );
     println!("between calls: {looks} looks, {wrong} not empty");
     println!("balanced: {balanced}");
-    fine && balanced && wrong == 0 && looks > 100 && totals.strays == 0 && totals.wrong == 0
+    fine && balanced && wrong == 0 && looks > 10 && totals.strays == 0 && totals.wrong == 0
 }
 
 static END: AtomicBool = AtomicBool::new(false);
@@ -207,13 +207,25 @@ pub(super) fn churn(options: &Options) -> bool {
     let steady = trace::follow(&STEADY, "*");
     find_quick();
     let task = sched::spawn(&CHURNER, ROUNDS).expect("a place");
-    let mut fine = true;
-    let mut runs = 0;
-    while !CHURNED.load(Ordering::Relaxed) {
-        fine &= work::run(options);
-        runs += 1;
+    static RUNNER: Program = Program {
+        name: "runner",
+        run: |_| {
+            let first = work::round();
+            while !CHURNED.load(Ordering::Relaxed) {
+                let same = work::round() == first;
+                RUNS.fetch_add(1, Ordering::Relaxed);
+                WRONG_RUNS.fetch_add(usize::from(!same), Ordering::Relaxed);
+            }
+        },
+    };
+    work::fill();
+    let runners = [(); 2].map(|()| sched::spawn(&RUNNER, 0).expect("a place"));
+    let mut fine = sched::join(task) == Cause::Finished;
+    for runner in runners {
+        fine &= sched::join(runner) == Cause::Finished;
     }
-    fine &= sched::join(task) == Cause::Finished;
+    let runs = RUNS.load(Ordering::Relaxed);
+    fine &= runs > 10 && WRONG_RUNS.load(Ordering::Relaxed) == 0;
     trace::unfollow(steady);
     fine &= trace::is_balanced(&[&STEADY]);
     println!("steady: {}", STEADY.counts());
@@ -246,6 +258,8 @@ fn find_quick() {
 }
 
 static CHURNED: AtomicBool = AtomicBool::new(false);
+static RUNS: AtomicUsize = AtomicUsize::new(0);
+static WRONG_RUNS: AtomicUsize = AtomicUsize::new(0);
 static CHURNED_ONES: [Balance; 4] = [const { Balance::new() }; 4];
 /// Entries of callbacks that were unregistered before the exit.
 static LOST: AtomicUsize = AtomicUsize::new(0);

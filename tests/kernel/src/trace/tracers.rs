@@ -21,7 +21,7 @@ use crate::task::{Program, Task};
 use crate::{arch, console, println, symbols};
 
 /// Records of one CPU; the newest are kept.
-const RECORDS: usize = 4096;
+const RECORDS: usize = 2048;
 
 static RECORD: [[Record; RECORDS]; MAX_CPUS] =
     [const { [const { Record::new() }; RECORDS] }; MAX_CPUS];
