@@ -830,6 +830,10 @@ pub(crate) unsafe fn put_data(
     end + 1
 }
 
+/// A short way does not apply: a frame is wide, or a gap lies below it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NotNear;
+
 /// A frame that was found on the stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
@@ -927,6 +931,40 @@ impl View<'_> {
     /// The record of the frame whose callback-index word is at `index`.
     pub(crate) fn record_at(&self, index: usize) -> Option<Record> {
         self.frame_at(index, index + 1).map(|found| found.record)
+    }
+
+    /// The function of the frame whose callback-index word is at `index`; 0
+    /// where there is none.
+    #[inline(always)]
+    pub(crate) fn func_at(&self, index: usize) -> usize {
+        if let Kind::Near(set) = word::kind(self.get(index))
+            && let Some(near) = self.near_at(index, set, index + 1)
+        {
+            return near.record.func;
+        }
+        self.record_at(index).unwrap_or(Record::NONE).func
+    }
+
+    /// The frame below the one whose callback-index word is at `index`, if
+    /// both are near and nothing lies between them.
+    #[inline(always)]
+    pub(crate) fn near_below(&self, index: usize) -> Result<Option<Found>, NotNear> {
+        let start = (index + 1).checked_sub(NEAR_WORDS);
+        let start = start.filter(|_| word::is_near(self.get(index)));
+        let Some(newest) = start.ok_or(NotNear)?.checked_sub(1) else {
+            return Ok(None);
+        };
+        let mut below = newest;
+        if let Kind::Data(data) = word::kind(self.get(newest)) {
+            below = newest.checked_sub(data.distance()).ok_or(NotNear)?;
+        }
+        match word::kind(self.get(below)) {
+            Kind::Near(set) => self
+                .near_at(below, set, newest + 1)
+                .map(Some)
+                .ok_or(NotNear),
+            _ => Err(NotNear),
+        }
     }
 
     /// The near frame whose callback-index word, `index` words up, is `set`.

@@ -256,7 +256,7 @@ macro_rules! call_accessors {
             #[must_use]
             #[inline]
             pub fn func(&self) -> usize {
-                self.dispatch.record().func
+                self.dispatch.func()
             }
 
             /// The address to which the function returns: in its caller, also
@@ -306,8 +306,12 @@ macro_rules! call_accessors {
 
             /// This callback's nearest enclosing frame, with its data.
             #[must_use]
+            #[inline]
             pub fn parent(&self) -> Option<Parent<'a, F>> {
-                self.parents().next()
+                let dispatch = self.dispatch;
+                dispatch
+                    .parent(self.place, F::Words::LEN)
+                    .map(|(func, data)| Parent { dispatch, func, data, frame: PhantomData })
             }
 
             /// This callback's enclosing frames, nearest first.

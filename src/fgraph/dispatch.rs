@@ -13,7 +13,7 @@ use super::table::{SLOTS, Table};
 use crate::hook::Registers;
 use crate::platform::Context;
 use crate::ret_stack::word::{self, Kind, Record};
-use crate::ret_stack::{Found, View, put_data};
+use crate::ret_stack::{Found, NotNear, View, put_data};
 
 /// Whose call an event is: a slot's owner's, or that of a callback which the
 /// owner wraps and whose data lie behind the owner's own.
@@ -336,6 +336,12 @@ impl Dispatch<'_> {
         self.view.record_at(self.index).unwrap_or(Record::NONE)
     }
 
+    /// The function that was called.
+    #[inline(always)]
+    pub(crate) fn func(&self) -> usize {
+        self.view.func_at(self.index)
+    }
+
     /// The frames that enclose this one, newest first.
     fn enclosing(&self) -> impl Iterator<Item = Found> + '_ {
         self.view.founds_below(self.index)
@@ -356,6 +362,26 @@ impl Dispatch<'_> {
         let since = self.table.since(slot);
         self.enclosing()
             .filter(move |frame| frame.set & (1 << slot) != 0 && since <= frame.record.epoch)
+    }
+
+    /// The first of [`parents`](Self::parents): a short way where the next frame
+    /// is a near one whose newest data are its.
+    #[inline(always)]
+    pub(crate) fn parent(&self, place: Place, len: usize) -> Option<(usize, usize)> {
+        let (slot, before) = (place.slot(), usize::from(place.offset));
+        match self.view.near_below(self.index) {
+            Ok(None) => return None,
+            Ok(Some(frame)) => {
+                let takes_part = frame.set & (1 << slot) != 0
+                    && self.table.since(slot) <= frame.record.epoch
+                    && place.gate().is_none();
+                if takes_part && let Some(start) = self.own_data(frame.end, slot, before + len) {
+                    return Some((frame.record.func, start + before));
+                }
+            }
+            Err(NotNear) => {}
+        }
+        self.parents(place, len).next()
     }
 
     /// The enclosing frames in which `place` takes part, newest first: each

@@ -171,6 +171,7 @@ impl Buffer {
 
     /// Whether a record at `position` or behind it is taken: as far as its own
     /// state tells, the head is beyond.
+    #[inline(always)]
     fn is_taken(&self, position: usize) -> bool {
         self.place(position).is_some_and(|(record, lap)| {
             matches!(

@@ -276,6 +276,12 @@ impl<'a> Trace<'a> {
         self.untracked
     }
 
+    /// The buffers that it reads.
+    #[must_use]
+    pub fn buffers(&self) -> &'a [Buffer] {
+        self.buffers
+    }
+
     /// How many CPUs there are.
     #[must_use]
     pub fn cpus(&self) -> usize {
