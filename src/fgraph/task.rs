@@ -5,6 +5,7 @@
 use core::ptr::NonNull;
 
 use super::{Cause, Fgraph};
+use crate::arch::chain;
 use crate::fgraph::ALL_CALLBACKS;
 use crate::ret_stack::word::{Record, State};
 use crate::ret_stack::{DetachError, Found, RetStack, View};
@@ -28,6 +29,11 @@ impl Returns {
             patched: AtomicUsize::new(0),
             classic: AtomicUsize::new(0),
         }
+    }
+
+    /// Whether any address is ever replaced.
+    fn are_known(&self) -> bool {
+        (self.patched.load(Ordering::Relaxed) | self.classic.load(Ordering::Relaxed)) != 0
     }
 
     #[inline(always)]
@@ -112,8 +118,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// # Safety
     ///
     /// The task does not run on another CPU, and no call that is in flight on
-    /// `stack` will return. Nobody walks the stack, or the words stay valid
-    /// memory until no walk is under way.
+    /// `stack` will return, but for this one and those of the task's own that
+    /// led to it: they get their return addresses back, for which the contract
+    /// of [`restore`](Self::restore) holds. Nobody walks the stack, or the words
+    /// stay valid memory until no walk is under way.
     pub unsafe fn exit_task(&self, stack: &RetStack) -> Result<NonNull<[usize]>, DetachError> {
         let _inside = crate::arch::inside_if!(self.is_classic());
         let context = P::context();
@@ -131,6 +139,12 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             }
             state = state.at(state.top()).all_guarded();
             stack.set_state(state);
+            if running && self.returns.are_known() {
+                // This function and its callers up to the one that never
+                // returns may be traced, and still have to return.
+                // SAFETY: the caller's.
+                unsafe { self.put_all_back(stack, view, chain::frame_pointer()) };
+            }
             while let Some(frame) = view.frame_below(stack.state().top()) {
                 let after = view.state_below(&frame, stack.state());
                 if !self.is_genuine(&frame) {

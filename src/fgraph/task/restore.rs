@@ -63,14 +63,8 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             let Some(view) = stack.view() else {
                 return 0;
             };
-            let all = if self.returns_on_stack() {
-                // SAFETY: the caller's.
-                unsafe { self.restore_slots(view) };
-                true
-            } else {
-                // SAFETY: the caller's.
-                unsafe { self.restore_records(stack, fp) }
-            };
+            // SAFETY: the caller's.
+            let all = unsafe { self.put_all_back(stack, view, fp) };
             // An interrupt may have come between a call's frame and its slot.
             // Only a task is not in the middle of anything.
             let state = stack.state();
@@ -151,6 +145,23 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// Whether each replaced address is in its slot. The classic hooks' are.
     fn returns_on_stack(&self) -> bool {
         chain::RETURN_ON_STACK || self.returns.patched.load(Ordering::Relaxed) == 0
+    }
+
+    /// Gives the calls in flight on the running task's `stack` their return
+    /// addresses back. Returns whether all were found.
+    ///
+    /// # Safety
+    ///
+    /// As for [`restore_from`](Self::restore_from).
+    #[inline(always)]
+    pub(super) unsafe fn put_all_back(&self, stack: &RetStack, view: View<'_>, fp: usize) -> bool {
+        if !self.returns_on_stack() {
+            // SAFETY: the caller's.
+            return unsafe { self.restore_records(stack, fp) };
+        }
+        // SAFETY: the caller's.
+        unsafe { self.restore_slots(view) };
+        true
     }
 
     /// # Safety
