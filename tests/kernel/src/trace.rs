@@ -26,11 +26,8 @@ use balance::Balance;
 use platform::{FGRAPH, Kernel, PATCH};
 
 /// Functions that are never traced, beside those that the tracer finds itself.
-/// The first four are on the stack when a task's frames end, and return; the
-/// others look at a depth that must not be their own.
-const EXCLUDED: &str = "kernel::trace::task_exit,kernel::trace::stacks::exit,\
-                        *Fgraph*::exit_task*,*Fgraph*::quietly*,\
-                        kernel::trace::stacks::depth,*RetStack>::depth,*RetStack>::frames";
+/// They look at a depth that must not be their own.
+const EXCLUDED: &str = "kernel::trace::stacks::depth,*RetStack>::depth,*RetStack>::frames";
 
 /// The tracer's functions: when it runs, they are never traced but only counted
 /// as such, and slow it down. `own=yes` leaves them hooked all the same.

@@ -82,9 +82,8 @@ fn runs(task: &Task) -> bool {
 /// The task's calls in flight end, and its words are free.
 pub(super) fn exit(task: &Task) {
     count_of(task);
-    // SAFETY: it is the running task and ends, or it will not run again; no
-    // call on it returns but this one's callers, which are never traced. Walks
-    // of others under way read static memory.
+    // SAFETY: it is the running task and ends, or it will not run again. Stacks
+    // and words are static memory, also for walks that are under way.
     let Ok(words) = (unsafe { FGRAPH.exit_task(&task.ret_stack) }) else {
         return;
     };
