@@ -421,6 +421,43 @@ fn what_a_filter_refuses_is_its_callers_own() {
     assert_eq!(figures(SLOW.callback(), C), (1, 100, 100));
 }
 
+kernel!(discarded);
+
+#[test]
+fn a_discarded_call_hands_on_what_ran_inside_it() {
+    static ROWS: [Row; 32] = [const { Row::new() }; 32];
+    static SLOW: MinDuration<discarded::Kernel, Profile<discarded::Kernel>> =
+        MinDuration::new(Profile::new(&ROWS), 100);
+    use discarded::{now, pass, scope, set_clock};
+    discarded::attach();
+    discarded::FGRAPH.register(&SLOW).unwrap();
+    {
+        let _a = scope(A);
+        pass(50);
+        {
+            let _b = scope(B);
+            {
+                let _c = scope(C);
+                pass(100);
+            }
+            // B ends before it began: no time, although C inside took some.
+            set_clock(now() - 110);
+        }
+        pass(200);
+    }
+    let profile = SLOW.callback();
+    assert_eq!(figures(profile, A), (1, 240, 140));
+    assert_eq!(figures(profile, B), (0, 0, 0));
+    assert_eq!(figures(profile, C), (1, 100, 100));
+    assert_eq!(SLOW.backwards(), 1);
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn a_row_is_as_large_as_it_says() {
+    assert_eq!((size_of::<Row>(), size_of::<Row<0>>()), (320, 64));
+}
+
 struct Names;
 impl Symbols for Names {
     fn symbol(&self, address: usize) -> Option<Symbol<'_>> {
