@@ -62,10 +62,10 @@ impl Task {
 /// Writes the rest of `trace` to `directory`, which is made if need be.
 ///
 /// A call whose begin is not known has no place there and is left out. Records
-/// that were lost are told before a task's next outermost call.
+/// that were lost are told before a task's next outermost call, or at the end.
 pub fn write(directory: &Path, trace: &mut Trace<'_>, program: Program<'_>) -> io::Result<()> {
     let mut tasks: BTreeMap<usize, Task> = BTreeMap::new();
-    let mut lost = 0;
+    let (mut lost, mut last) = (0, None);
     for event in trace {
         match event {
             Event::Lost { records, .. } => lost += records,
@@ -79,15 +79,21 @@ pub fn write(directory: &Path, trace: &mut Trace<'_>, program: Program<'_>) -> i
                 }
                 task.enter(begin, func);
                 if let Event::Leaf(_, end) = event {
+                    last = Some((call.task, end.time));
                     task.leave(end.time, func);
                 }
             }
             Event::End(call, end) => {
                 if let (Some(func), Some(_)) = (call.func, call.begin) {
+                    last = Some((call.task, end.time));
                     tasks.entry(call.task).or_default().leave(end.time, func);
                 }
             }
         }
+    }
+    if let Some((task, time)) = last.filter(|_| lost > 0) {
+        let task = tasks.entry(task).or_default();
+        task.record(time, Kind::Lost, 0, lost);
     }
     fs::create_dir_all(directory)?;
     for (number, task) in &tasks {
@@ -112,6 +118,7 @@ fn info(tasks: &BTreeMap<usize, Task>, path: &str) -> Vec<u8> {
     const RELATIVE_SYMBOLS: u64 = 1 << 5;
     const MAX_STACK: u64 = 1 << 6;
     const EXE_NAME: u64 = 1 << 0;
+    const COMMAND_LINE: u64 = 1 << 3;
     const TASK_INFO: u64 = 1 << 7;
 
     let mut info = Vec::new();
@@ -121,13 +128,13 @@ fn info(tasks: &BTreeMap<usize, Task>, path: &str) -> Vec<u8> {
     // Little-endian, 64 bits.
     info.extend([1, 2]);
     info.extend((TASK_SESSION | RELATIVE_SYMBOLS | MAX_STACK).to_le_bytes());
-    info.extend((EXE_NAME | TASK_INFO).to_le_bytes());
+    info.extend((EXE_NAME | COMMAND_LINE | TASK_INFO).to_le_bytes());
     info.extend(1024_u16.to_le_bytes());
     info.resize(40, 0);
     let numbers: Vec<String> = tasks.keys().map(usize::to_string).collect();
     info.extend(
         format!(
-            "exename:{path}\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\ntaskinfo:tids={}\n",
+            "exename:{path}\ncmdline:{path}\ntaskinfo:lines=2\ntaskinfo:nr_tid={}\ntaskinfo:tids={}\n",
             numbers.len(),
             numbers.join(",")
         )
