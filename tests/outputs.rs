@@ -174,7 +174,7 @@ fn all_outputs_tell_the_same() {
         fork(n);
         (COUNTED.get(), <Host as fgraph::Platform>::task())
     };
-    let threads = [19, 20].map(|n| std::thread::spawn(move || work(n)));
+    let threads = [18, 20].map(|n| std::thread::spawn(move || work(n)));
     let counted = threads.map(|thread| thread.join().expect("it ends"));
     for id in [graph_id, profile_id] {
         patch.disable(id, |_| true).expect("it was enabled");

@@ -260,6 +260,8 @@ pub struct Uftrace {
     pub table: Option<Table>,
     /// What it replays.
     pub replay: String,
+    /// Each record, as it sees it.
+    pub records: String,
 }
 
 /// Reads a directory with `uftrace`, which must not complain.
@@ -284,5 +286,6 @@ pub fn uftrace(directory: &Path, escaped: bool) -> Option<Uftrace> {
     Some(Uftrace {
         table: escaped.then(|| json(&run(&["dump", "--chrome"])).0),
         replay: run(&["replay"]),
+        records: run(&["dump"]),
     })
 }

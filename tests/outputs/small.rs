@@ -190,7 +190,7 @@ fn what_a_small_buffer_lost_is_told() {
                 assert_eq!((fxt, *fxt_lost), (&outputs.json.0, lost));
             }
             if let Some(uftrace) = &outputs.uftrace {
-                assert!(uftrace.replay.contains("LOST"), "{}", uftrace.replay);
+                assert!(uftrace.records.contains("lost"), "{}", uftrace.records);
             }
             assert_eq!(calls(&outputs.folded), calls(&outputs.json.0));
         }
