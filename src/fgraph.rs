@@ -62,6 +62,51 @@ use task::{Guards, Returns};
 /// FGRAPH.unregister(id)?;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
+///
+/// With no slot, or with 17, it does not compile:
+///
+/// ```compile_fail,E0080
+/// # use fgraph::{Fgraph, Platform, RetStack};
+/// # struct Kernel;
+/// # // SAFETY: it has no task.
+/// # unsafe impl Platform for Kernel {
+/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
+/// #     fn clock() -> u64 { 0 }
+/// # }
+/// static FGRAPH: Fgraph<Kernel, 17> = Fgraph::new();
+/// ```
+///
+/// ```compile_fail,E0080
+/// # use fgraph::{Fgraph, Platform, RetStack};
+/// # struct Kernel;
+/// # // SAFETY: it has no task.
+/// # unsafe impl Platform for Kernel {
+/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
+/// #     fn clock() -> u64 { 0 }
+/// # }
+/// static FGRAPH: Fgraph<Kernel, 0> = Fgraph::new();
+/// ```
+///
+/// Nor does a callback that may go before its tracer does:
+///
+/// ```compile_fail,E0597
+/// # use fgraph::{Callback, Entry, Exit, Fgraph, Platform, RetStack};
+/// # struct Kernel;
+/// # // SAFETY: it has no task.
+/// # unsafe impl Platform for Kernel {
+/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
+/// #     fn clock() -> u64 { 0 }
+/// # }
+/// # struct Named(String);
+/// # impl Callback for Named {
+/// #     type Frame = ();
+/// #     fn entry(&self, _: Entry<'_, ()>) -> Option<()> { None }
+/// #     fn exit(&self, _: Exit<'_, ()>, (): ()) {}
+/// # }
+/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+/// let named = Named(String::from("short-lived"));
+/// let _ = FGRAPH.register(&named);
+/// ```
 pub struct Fgraph<P, const N: usize = SLOTS> {
     table: Table,
     /// Serialises registrations; what it protects is the table's writing side.

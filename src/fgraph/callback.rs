@@ -55,7 +55,29 @@ pub trait FrameData: Copy + 'static {
     fn from_words(words: Self::Words) -> Self;
 }
 
-/// An array of words: `[usize; N]` with `N` up to [`MAX_DATA_WORDS`].
+/// An array of words: `[usize; N]` with `N` up to [`MAX_DATA_WORDS`]. A longer
+/// one does not compile:
+///
+/// ```compile_fail,E0080
+/// # use fgraph::{Callback, Entry, Exit, Fgraph, Platform, RetStack};
+/// # struct Kernel;
+/// # // SAFETY: it has no task.
+/// # unsafe impl Platform for Kernel {
+/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
+/// #     fn clock() -> u64 { 0 }
+/// # }
+/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+/// struct Much;
+///
+/// impl Callback for Much {
+///     type Frame = [usize; 16];
+///     fn entry(&self, _: Entry<'_, [usize; 16]>) -> Option<[usize; 16]> {
+///         None
+///     }
+///     fn exit(&self, _: Exit<'_, [usize; 16]>, _: [usize; 16]) {}
+/// }
+/// let _ = FGRAPH.register(&Much);
+/// ```
 pub trait WordArray: Copy + sealed::Sealed {
     #[doc(hidden)]
     const LEN: usize;
@@ -191,6 +213,22 @@ impl FrameData for u64 {
 ///     fn exit(&self, _call: Exit<'_, ()>, (): ()) {
 ///         self.returns.fetch_add(1, Relaxed);
 ///     }
+/// }
+/// ```
+///
+/// All CPUs call it at once, so it must be `Sync`:
+///
+/// ```compile_fail,E0277
+/// # use fgraph::{Callback, Entry, Exit};
+/// struct Count(core::cell::Cell<u64>);
+///
+/// impl Callback for Count {
+///     type Frame = ();
+///     fn entry(&self, _: Entry<'_, ()>) -> Option<()> {
+///         self.0.set(self.0.get() + 1);
+///         None
+///     }
+///     fn exit(&self, _: Exit<'_, ()>, (): ()) {}
 /// }
 /// ```
 pub trait Callback: Sync + 'static {

@@ -12,7 +12,22 @@ use crate::{Fgraph, Platform};
 ///
 /// It belongs to the task that made it and can not be sent to another. If the
 /// traced function that encloses it returns first, the scope's frame ends then,
-/// as unwound, and the drop does nothing.
+/// as unwound, and the drop does nothing. If it is dropped inside a traced call
+/// that it was given to, it ends there, and the call goes on.
+///
+/// ```compile_fail,E0277
+/// # use fgraph::{Fgraph, Platform, RetStack};
+/// # struct Kernel;
+/// # // SAFETY: it has no task.
+/// # unsafe impl Platform for Kernel {
+/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
+/// #     fn clock() -> u64 { 0 }
+/// # }
+/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+/// let scope = FGRAPH.scope(0, 0);
+/// // Another thread is another task.
+/// std::thread::spawn(move || drop(scope));
+/// ```
 #[must_use = "the scope ends when the guard is dropped"]
 #[derive(Debug)]
 pub struct Scope<'a, P: Platform, const N: usize> {

@@ -215,7 +215,9 @@ pub fn records(input: &[u8]) {
     // The buffers are one for all threads.
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    ONCE.call_once(|| drop(FGRAPH.register(&GRAPH)));
+    ONCE.call_once(|| {
+        FGRAPH.register(&GRAPH).expect("there is a slot");
+    });
     let stack = TASK.with_borrow_mut(|task| {
         *task.get_or_insert_with(|| {
             let stack: &'static RetStack = Box::leak(Box::default());
