@@ -108,7 +108,7 @@ pub fn write(directory: &Path, trace: &mut Trace<'_>, program: Program<'_>) -> i
     );
     fs::write(directory.join(format!("sid-{SESSION}.map")), map)?;
     let name = Path::new(program.path).file_name().unwrap_or_default();
-    let symbols = directory.join(name).with_added_extension("sym");
+    let symbols = directory.join(format!("{}.sym", name.display()));
     fs::write(symbols, symbol_table(program)?)
 }
 
