@@ -73,14 +73,12 @@ mod work {
 
 type Work = fn(u64) -> u64;
 
-/// A case: what is traced, and how often a call of `subject` or its twin
-/// calls it.
+/// A case: what is traced, who calls it, and who calls its twins.
 struct Case {
     name: &'static str,
     traced: Vec<usize>,
     subject: fn(u64),
     baseline: fn(u64),
-    calls: f64,
 }
 
 fn leaves(calls: u64) {
@@ -95,9 +93,9 @@ fn plain_leaves(calls: u64) {
     }
 }
 
-fn times(calls: u64, each: u64, mut f: impl FnMut()) {
+fn times(calls: u64, each: u64, f: impl Fn() -> u64) {
     for _ in 0..calls.div_ceil(each) {
-        f();
+        black_box(f());
     }
 }
 
@@ -119,36 +117,31 @@ fn cases() -> Vec<Case> {
             traced: vec![work::leaf as Work as usize],
             subject: leaves,
             baseline: plain_leaves,
-            calls: 1.0,
         },
         Case {
             name: "recursion30",
             traced: vec![work::recursion as Work as usize],
-            subject: |calls| times(calls, 31, || drop(black_box(work::recursion(30)))),
-            baseline: |calls| times(calls, 31, || drop(black_box(work::plain_recursion(30)))),
-            calls: 1.0,
+            subject: |calls| times(calls, 31, || work::recursion(30)),
+            baseline: |calls| times(calls, 31, || work::plain_recursion(30)),
         },
         Case {
             name: "fib",
             traced: vec![work::fib as Work as usize],
             // fib(12) makes 465 calls.
-            subject: |calls| times(calls, 465, || drop(black_box(work::fib(12)))),
-            baseline: |calls| times(calls, 465, || drop(black_box(work::plain_fib(12)))),
-            calls: 1.0,
+            subject: |calls| times(calls, 465, || work::fib(12)),
+            baseline: |calls| times(calls, 465, || work::plain_fib(12)),
         },
         Case {
             name: "random64",
             traced: work::MANY.iter().map(|&f| f as usize).collect(),
             subject: |calls| many(calls, &work::MANY),
             baseline: |calls| many(calls, &work::PLAIN_MANY),
-            calls: 1.0,
         },
         Case {
             name: "under8",
             traced: vec![work::leaf as Work as usize],
-            subject: |calls| times(calls, 1, || drop(black_box(work::under(8, 1)))),
-            baseline: |calls| times(calls, 1, || drop(black_box(work::plain_under(8, 1)))),
-            calls: 1.0,
+            subject: |calls| times(calls, 1, || work::under(8, 1)),
+            baseline: |calls| times(calls, 1, || work::plain_under(8, 1)),
         },
     ]
 }
@@ -157,7 +150,7 @@ fn cases() -> Vec<Case> {
 fn over(effort: Effort, case: &Case) -> (f64, f64) {
     let (mut subject, mut baseline) = (case.subject, case.baseline);
     let times = nanoseconds(effort, &mut [&mut subject, &mut baseline]);
-    ((times[0] - times[1]) / case.calls, times[1])
+    (times[0] - times[1], times[1])
 }
 
 fn main() {

@@ -1,7 +1,7 @@
 //! The profile: how often each function ran, and how long, with and without
 //! what it called.
 //!
-//! This file counts. How a report looks is [`report`]'s.
+//! This file counts. How a report looks is `report`'s.
 //!
 //! # Sums hold
 //!
@@ -26,7 +26,7 @@
 use core::marker::PhantomData;
 
 use super::filter::Deferred;
-use super::table::{self, Keyed, Sum};
+use super::table::{self, Extreme, Keyed, Sum};
 use crate::fgraph::Parent;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, count};
 use crate::{Callback, Entry, Exit, FrameData, Platform, RetStack};
@@ -47,10 +47,8 @@ pub struct Row<const BUCKETS: usize = 32> {
     total: Sum,
     nested: Sum,
     own: Sum,
-    /// Durations as words: on a 32-bit target the longest that a word tells
-    /// stands for all that are longer.
-    min: AtomicUsize,
-    max: AtomicUsize,
+    min: Extreme,
+    max: Extreme,
     histogram: [AtomicUsize; BUCKETS],
 }
 
@@ -79,8 +77,8 @@ impl<const BUCKETS: usize> Row<BUCKETS> {
             total: Sum::new(),
             nested: Sum::new(),
             own: Sum::new(),
-            min: AtomicUsize::new(usize::MAX),
-            max: AtomicUsize::new(0),
+            min: Extreme::most(),
+            max: Extreme::least(),
             histogram: [const { AtomicUsize::new(0) }; BUCKETS],
         }
     }
@@ -90,14 +88,8 @@ impl<const BUCKETS: usize> Row<BUCKETS> {
         let sum = if recursive { &self.nested } else { &self.total };
         sum.add(elapsed);
         self.own.add(own);
-        let word = usize::try_from(elapsed).unwrap_or(usize::MAX);
-        // Most calls are neither: a load instead of a locked instruction.
-        if word < self.min.load(Ordering::Relaxed) {
-            self.min.fetch_min(word, Ordering::Relaxed);
-        }
-        if word > self.max.load(Ordering::Relaxed) {
-            self.max.fetch_max(word, Ordering::Relaxed);
-        }
+        self.min.lower(elapsed);
+        self.max.raise(elapsed);
         let bucket = elapsed.checked_ilog2().unwrap_or(0) as usize;
         if let Some(bucket) = self.histogram.get(bucket.min(BUCKETS.saturating_sub(1))) {
             bucket.fetch_add(1, Ordering::Relaxed);
@@ -106,7 +98,7 @@ impl<const BUCKETS: usize> Row<BUCKETS> {
 
     fn summary(&self) -> Summary {
         let hits = self.hits.get();
-        let min = self.min.load(Ordering::Relaxed) as u64;
+        let min = self.min.get();
         Summary {
             func: self.func.load(Ordering::Relaxed),
             hits,
@@ -114,7 +106,7 @@ impl<const BUCKETS: usize> Row<BUCKETS> {
             nested: self.nested.get(),
             own: self.own.get(),
             min: if hits == 0 { 0 } else { min },
-            max: self.max.load(Ordering::Relaxed) as u64,
+            max: self.max.get(),
         }
     }
 
@@ -122,8 +114,8 @@ impl<const BUCKETS: usize> Row<BUCKETS> {
         for sum in [&self.hits, &self.total, &self.nested, &self.own] {
             sum.set(0);
         }
-        self.min.store(usize::MAX, Ordering::Relaxed);
-        self.max.store(0, Ordering::Relaxed);
+        self.min.set(u64::MAX);
+        self.max.set(0);
         for bucket in &self.histogram {
             bucket.store(0, Ordering::Relaxed);
         }
@@ -154,7 +146,8 @@ pub struct Summary {
     /// What its calls took without the traced calls inside them. Over all
     /// functions this adds up to the time of the outermost calls.
     pub own: u64,
-    /// The quickest call.
+    /// The quickest call. This and `max`, on a target with neither 64-bit
+    /// words nor 64-bit atomics: 2³² − 1 for all that is longer.
     pub min: u64,
     /// The slowest call.
     pub max: u64,

@@ -144,8 +144,7 @@ impl Scene {
             .attach(words, range)
             .expect("a new stack takes its words");
         own::set_current(Some(stack));
-        for n in 0..CALLS.len() {
-            let (func, _, slot, tail) = CALLS[n];
+        for (n, &(func, _, slot, tail)) in CALLS.iter().enumerate() {
             let call = Call {
                 func: near(func),
                 ret: self.ret(n),
@@ -173,8 +172,8 @@ impl Scene {
         // SAFETY: nothing returns any more.
         let _ = unsafe { self.fgraph.exit_task(stack) };
         assert!(!stack.is_attached());
-        // SAFETY: leaked by `enter`, and no longer current.
         own::set_current(None);
+        // SAFETY: leaked by `enter`, and no longer current.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(stack).cast_mut()) });
     }
 }

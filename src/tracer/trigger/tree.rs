@@ -11,7 +11,7 @@ use crate::tracer::table::Sum;
 use crate::tracer::{Scale, Symbols};
 use crate::{Cause, Context, Entry};
 
-/// Memory for one tree of up to `CALLS` calls, for a [`MaxLatency`].
+/// Memory for one tree of up to `CALLS` calls, for a [`MaxLatency`](super::MaxLatency).
 #[derive(Debug)]
 pub struct Tree<const CALLS: usize> {
     /// Not 0 while a call or a reader has it. Acquire when it is claimed and
@@ -201,7 +201,7 @@ pub struct TreeCall {
     pub depth: usize,
     /// Where it ran.
     pub context: Context,
-    /// When it began, by [`Platform::clock`].
+    /// When it began, by [`Platform::clock`](crate::Platform::clock).
     pub start: u64,
     /// How many ticks it took.
     pub duration: u64,
