@@ -7,6 +7,9 @@ pub(crate) use core::sync::atomic::{
     AtomicPtr, AtomicU16, AtomicU32, AtomicUsize, Ordering, compiler_fence, fence,
 };
 
+#[cfg(target_has_atomic = "64")]
+pub(crate) use core::sync::atomic::AtomicU64;
+
 /// Adds to a counter that contexts of one CPU, or several CPUs, share. Relaxed:
 /// nothing is published by it.
 #[cold]

@@ -3,6 +3,8 @@
 //!
 //! This file knows no row beyond its key.
 
+#[cfg(target_has_atomic = "64")]
+use crate::sync::AtomicU64;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// A row with a key, which is 0 while nobody has claimed it.
@@ -93,6 +95,69 @@ impl Sum {
             part.store(value as usize, Ordering::Relaxed);
             value = value >> (usize::BITS - 1) >> 1;
         }
+    }
+}
+
+/// The least or the most of numbers, as several CPUs and interrupts find them.
+/// Where the target has no 64-bit atomics, the largest word stands for all
+/// numbers above.
+#[derive(Debug)]
+pub(crate) struct Extreme(Atomic);
+
+#[cfg(target_has_atomic = "64")]
+type Atomic = AtomicU64;
+#[cfg(not(target_has_atomic = "64"))]
+type Atomic = AtomicUsize;
+
+#[cfg(target_has_atomic = "64")]
+fn held(number: u64) -> u64 {
+    number
+}
+
+#[cfg(not(target_has_atomic = "64"))]
+fn held(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+// Relaxed, all: nothing is published. Most numbers change nothing: a load comes
+// first, instead of a locked instruction.
+impl Extreme {
+    /// Nothing is less.
+    pub(crate) const fn least() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Nothing is more.
+    pub(crate) const fn most() -> Self {
+        #[cfg(target_has_atomic = "64")]
+        return Self(Atomic::new(u64::MAX));
+        #[cfg(not(target_has_atomic = "64"))]
+        return Self(Atomic::new(usize::MAX));
+    }
+
+    pub(crate) fn lower(&self, number: u64) {
+        let number = held(number);
+        if number < self.0.load(Ordering::Relaxed) {
+            self.0.fetch_min(number, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn raise(&self, number: u64) {
+        let number = held(number);
+        if number > self.0.load(Ordering::Relaxed) {
+            self.0.fetch_max(number, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn set(&self, number: u64) {
+        self.0.store(held(number), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        #[cfg(target_has_atomic = "64")]
+        return self.0.load(Ordering::Relaxed);
+        #[cfg(not(target_has_atomic = "64"))]
+        return self.0.load(Ordering::Relaxed) as u64;
     }
 }
 
