@@ -5,8 +5,9 @@
 //! [`pipe`], [`trap`], [`trace`]; then a processor's part in [`arch`]. What it
 //! computes is [`work`], and what tests have it do, [`scenario`].
 //!
-//! `cargo run --release -- rounds=20` boots it in QEMU. The words are its
-//! [command line](options).
+//! `cargo run --release -- trace='*' depth=4` boots it in QEMU and ends with the
+//! graph of its calls. The words are its [command line](options); where the
+//! tracer meets the kernel is [`trace`] alone.
 
 #![no_std]
 #![no_main]

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::backtrace::{self, Backtrace};
 use crate::cpu::CPUS;
 use crate::options::Options;
-use crate::task::{Cause, Program};
 use crate::symbols::At;
+use crate::task::{Cause, Program};
 use crate::trace::walks;
 use crate::{arch, println, sched, trap};
 
@@ -197,14 +197,25 @@ fn nmi(options: &Options) -> bool {
                 if DONE.load(Ordering::Relaxed) {
                     break;
                 }
+                let handled = || {
+                    let nmis = CPUS.iter().map(|cpu| cpu.nmis.load(Ordering::Relaxed));
+                    nmis.sum::<usize>()
+                };
+                let before = handled();
                 let me = arch::cpu_number();
                 for (number, cpu) in CPUS.iter().enumerate() {
                     if number != me && cpu.is_online() {
                         arch::send_nmi(number);
                     }
                 }
-                // At odd moments.
-                crate::time::spin(20_000 + (n * 7_919) % 50_000);
+                // At odd moments, and with time in between for other things,
+                // however long the handler takes.
+                let begun = crate::time::now();
+                while handled() == before && crate::time::now() - begun < 1_000_000 {
+                    core::hint::spin_loop();
+                }
+                let took = crate::time::now() - begun;
+                crate::time::spin(2 * took + 20_000 + (n * 7_919) % 50_000);
             }
         },
     };
@@ -226,7 +237,10 @@ fn walks_were_whole() -> bool {
     let broken = walks::BROKEN.load(Ordering::Relaxed);
     println!("walks from NMIs: {walks}, broken {broken}");
     if broken != 0 {
-        println!("the first ended at {}", At(walks::END.load(Ordering::Relaxed)));
+        println!(
+            "the first ended at {}",
+            At(walks::END.load(Ordering::Relaxed))
+        );
     }
     walks > 10 && broken == 0
 }

@@ -31,7 +31,7 @@ const EXCLUDED: &str = "kernel::trace::stacks::depth,*RetStack>::depth,*RetStack
 
 /// The tracer's functions: when it runs, they are never traced but only counted
 /// as such, and slow it down. `own=yes` leaves them hooked all the same.
-const OWN: &str = "fgraph::*,<fgraph::*";
+const OWN: &str = "*fgraph*";
 
 /// What the command line wants traced.
 static COUNTED: Balance = Balance::new();
@@ -70,6 +70,7 @@ pub(crate) fn report(options: &Options) -> bool {
     }
     println!("counted: {}", COUNTED.counts());
     println!("stacks: {:?}", stacks::totals());
+    stacks::attach_no_more();
     println!("balanced: {fine}");
     fine
 }

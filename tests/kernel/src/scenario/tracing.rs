@@ -279,7 +279,7 @@ fn come_and_go(round: usize) {
         place.is_some_and(|place| mix >> (place % 32) & 1 != 0)
     };
     PATCH.enable(id, some).expect("after init");
-    if round % 8 == 0 {
+    if round.is_multiple_of(8) {
         // Long enough for the others to run into it.
         crate::time::spin(1_000_000);
     }

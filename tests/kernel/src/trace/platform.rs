@@ -33,10 +33,7 @@ pub(crate) static PATCH: Patch<Kernel> = Patch::new();
 unsafe impl Platform for Kernel {
     #[inline(always)]
     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> {
-        match arch::current() {
-            Some(task) => Some(f(&task.ret_stack)),
-            None => None,
-        }
+        arch::current().map(|task| f(&task.ret_stack))
     }
 
     #[inline(always)]

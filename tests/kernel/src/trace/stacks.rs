@@ -48,7 +48,7 @@ pub(crate) fn attach_all(words: usize) {
     sched::for_each(attach);
 }
 
-/// The tasks that are there keep their words; new ones get none.
+/// The tasks that are there keep their words to their end; new ones get none.
 pub(crate) fn attach_no_more() {
     SIZE.store(0, Ordering::Relaxed);
 }
