@@ -497,6 +497,51 @@ fn callback_that_registers_and_unregisters_deadlocks() {
     FGRAPH.unregister(*restless.last.get().unwrap()).unwrap();
 }
 
+/// Registers and unregisters another at each entry while it is `on`, whatever
+/// was entered.
+struct Meddler {
+    other: &'static Rec<0>,
+    on: AtomicBool,
+    meddled: AtomicUsize,
+}
+
+impl Callback for Meddler {
+    type Frame = usize;
+    fn entry(&self, _: Entry<'_, usize>) -> Option<usize> {
+        if self.on.load(Relaxed)
+            && let Ok(id) = FGRAPH.register(self.other)
+        {
+            let gone = FGRAPH.unregister(id);
+            self.meddled.fetch_add(usize::from(gone.is_ok()), Relaxed);
+        }
+        Some(1)
+    }
+    fn exit(&self, _: Exit<'_, usize>, _: usize) {}
+}
+
+#[test]
+fn callback_waits_for_the_lock_that_its_own_cpu_holds() {
+    // Registration itself is traced, as far as it is not the hook's own path.
+    let patched = patched_alone(4096);
+    let meddler = leak(Meddler {
+        other: Rec::<0>::new(),
+        on: AtomicBool::new(false),
+        meddled: AtomicUsize::new(0),
+    });
+    let third = Rec::<0>::which(|_| false);
+    let follow = patched.follow_where(meddler, |_| true, 100);
+    for _ in 0..10 {
+        // Not around `unregister`: this platform's grace period takes a lock.
+        meddler.on.store(true, Relaxed);
+        let id = FGRAPH.register(third).unwrap();
+        black_box(outer(1));
+        meddler.on.store(false, Relaxed);
+        FGRAPH.unregister(id).unwrap();
+    }
+    patched.patch.disable(follow.id, |_| true).unwrap();
+    assert!(meddler.meddled.load(Relaxed) >= 20);
+}
+
 /// Panics at the entry or the exit of one function.
 struct Panics {
     at_entry: bool,
