@@ -29,7 +29,7 @@ use core::ptr::{self, NonNull};
 
 use static_assertions::const_assert;
 
-use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, count};
+use crate::sync::{self, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, count};
 
 pub(crate) mod walk;
 pub(crate) mod word;
@@ -78,7 +78,7 @@ pub struct RetStack {
     strays: AtomicU32,
 }
 
-const_assert!(size_of::<RetStack>() == 64);
+const_assert!(cfg!(loom) || size_of::<RetStack>() == 64);
 
 /// A tick count that only the CPU which switches the task touches.
 struct Ticks([AtomicUsize; (u64::BITS / usize::BITS) as usize]);
@@ -252,10 +252,8 @@ impl RetStack {
         stack: Range<usize>,
     ) -> Result<(), AttachError> {
         let len = words.len();
-        // SAFETY: the words are borrowed for ever and uniquely, and an
-        // `AtomicUsize` has the size, alignment and validity of a `usize` (on
-        // the targets where this crate compiles, those alignments agree).
-        unsafe { self.attach_raw(words.as_mut_ptr().cast(), len, stack) }
+        // SAFETY: the words are borrowed for ever and uniquely.
+        unsafe { self.attach_raw(sync::words(words), len, stack) }
     }
 
     /// # Safety
@@ -325,8 +323,8 @@ impl RetStack {
         stack: Range<usize>,
     ) -> Result<(), AttachError> {
         let len = words.len();
-        // SAFETY: the caller's; the cast is as in `attach`.
-        unsafe { self.attach_raw(words.as_mut_ptr().cast(), len, stack) }
+        // SAFETY: the caller's.
+        unsafe { self.attach_raw(sync::words(words), len, stack) }
     }
 
     /// What `words` holds while somebody attaches: not null, and not the
