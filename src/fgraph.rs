@@ -240,9 +240,11 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     ///
     /// [`RegisterError`].
     pub fn register<C: Callback>(&self, callback: &'static C) -> Result<CallbackId, RegisterError> {
-        let _lock = self.lock();
-        let avoid = self.hooked.load(Ordering::Relaxed);
-        match self.table.take(callback, N, avoid) {
+        let take = || {
+            let avoid = self.hooked.load(Ordering::Relaxed);
+            self.table.take(callback, N, avoid)
+        };
+        match self.locked(take) {
             Ok((slot, epoch)) => Ok(CallbackId { slot, epoch }),
             Err(TakeError::Full) => Err(RegisterError::Full),
             Err(TakeError::Present) => Err(RegisterError::AlreadyRegistered),
@@ -262,12 +264,15 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     ///
     /// [`UnregisterError`].
     pub fn unregister(&self, id: CallbackId) -> Result<(), UnregisterError> {
-        {
-            let _lock = self.lock();
-            if !self.table.vacate(id.slot, id.epoch) {
-                return Err(UnregisterError::NotRegistered);
+        let vacate = || {
+            let there = self.table.vacate(id.slot, id.epoch);
+            if there {
+                self.table.clear(id.slot);
             }
-            self.table.clear(id.slot);
+            there
+        };
+        if !self.locked(vacate) {
+            return Err(UnregisterError::NotRegistered);
         }
         if P::synchronize() {
             Ok(())
@@ -298,30 +303,47 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// A hook is about to name this callback's slot in its functions: the slot
     /// is not given out until [`unhook`](Self::unhook).
     pub(crate) fn hook(&self, id: CallbackId) -> Result<(), NotRegistered> {
-        let _lock = self.lock();
-        if !self.is_registered(id) {
-            return Err(NotRegistered);
-        }
-        self.hooked.fetch_or(1 << id.slot, Ordering::Relaxed);
-        Ok(())
+        self.locked(|| {
+            if !self.is_registered(id) {
+                return Err(NotRegistered);
+            }
+            self.hooked.fetch_or(1 << id.slot, Ordering::Relaxed);
+            Ok(())
+        })
     }
 
     /// Whether functions that name the slot of `id` do so for this callback,
     /// registered or departed, and not for a later owner.
     pub(crate) fn is_hooked(&self, id: CallbackId) -> bool {
-        let _lock = self.lock();
-        let hooked = self.hooked.load(Ordering::Relaxed) & 1 << id.slot != 0;
-        hooked && (self.is_registered(id) || self.table.is_vacant(id.slot))
+        self.locked(|| {
+            let hooked = self.hooked.load(Ordering::Relaxed) & 1 << id.slot != 0;
+            hooked && (self.is_registered(id) || self.table.is_vacant(id.slot))
+        })
     }
 
     /// No function names the slot any more.
     pub(crate) fn unhook(&self, id: CallbackId) {
-        let _lock = self.lock();
-        self.hooked.fetch_and(!(1 << id.slot), Ordering::Relaxed);
+        self.locked(|| self.hooked.fetch_and(!(1 << id.slot), Ordering::Relaxed));
     }
 
-    fn lock(&self) -> impl Sized + '_ {
-        self.lock.lock()
+    /// Runs `f` with the registration lock held, and with every context of the
+    /// running task inside the tracer: a callback that is called for the code
+    /// under the lock, or for an interrupt of it, could ask for the lock that
+    /// its own CPU holds.
+    fn locked<R>(&self, f: impl Fn() -> R) -> R {
+        let _inside = crate::arch::inside_if!(self.is_classic());
+        let locked = |stack: &RetStack| {
+            let before = stack.state();
+            stack.set_state(before.all_guarded());
+            let _guards = Guards { stack, before };
+            let _lock = self.lock.lock();
+            f()
+        };
+        P::current(locked).unwrap_or_else(|| {
+            // No stack, so nothing here is traced.
+            let _lock = self.lock.lock();
+            f()
+        })
     }
 
     /// A call begins. Returns whether a callback wants its return: then the
@@ -409,10 +431,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         }
         stack.set_state(state.guarded(context as usize));
         let epoch = self.table.epoch();
-        if slot != 0
-            && !state.has_claim()
-            && view.is_suspect(state, slot, P::interrupt_stack)
-        {
+        if slot != 0 && !state.has_claim() && view.is_suspect(state, slot, P::interrupt_stack) {
             state = self.end_dead(view, slot, tail, state, context);
         }
         let record = Record {
