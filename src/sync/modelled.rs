@@ -71,6 +71,15 @@ macro_rules! late {
                 self.made().compare_exchange(current, new, success, failure)
             }
 
+            pub(crate) fn fetch_update(
+                &self,
+                success: Ordering,
+                failure: Ordering,
+                f: impl FnMut($value) -> Option<$value>,
+            ) -> Result<$value, $value> {
+                self.made().fetch_update(success, failure, f)
+            }
+
             $(pub(crate) fn $method(&self, value: $value, order: Ordering) -> $value {
                 self.made().$method(value, order)
             })*
