@@ -8,6 +8,8 @@ mod host;
 
 #[path = "aarch64/functions.rs"]
 mod functions;
+#[path = "aarch64/interrupted.rs"]
+mod interrupted;
 #[path = "aarch64/registers.rs"]
 mod registers;
 #[path = "aarch64/unwinding.rs"]

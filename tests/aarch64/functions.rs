@@ -190,6 +190,12 @@ aarch64_call_with:
     ldr x30, [sp], #16
     ret
 
+    // Returns its link register.
+    .section .text.aarch64_link,"ax",%progbits
+    patchable aarch64_link, 0
+    mov x0, x30
+    ret
+
     // Alone in its pages, which are of 64 KiB at most.
     .section .text.aarch64_guarded,"ax",%progbits
     .p2align 16
@@ -217,6 +223,8 @@ unsafe extern "C" {
     pub safe fn tail(f: extern "C" fn() -> usize) -> usize;
     #[link_name = "aarch64_early"]
     pub safe fn early(f: extern "C" fn(usize, usize) -> usize) -> usize;
+    #[link_name = "aarch64_link"]
+    pub safe fn link() -> usize;
     #[link_name = "aarch64_guarded"]
     pub safe fn guarded(n: usize) -> usize;
 }
