@@ -417,7 +417,7 @@ fn the_graph_shows_switches() {
     for part in [
         "kernel::sched::yield_now() {",
         "/* kernel::sched::yield_now */",
-        "kernel::sched::wait",
+        "kernel::sched::sleep() {",
         "producer-",
         "  =>  ",
     ] {

@@ -5,6 +5,8 @@
 //! then no other CPU can take up the task whose registers are still on their
 //! way to its stack.
 //!
+//! What a reader of a trace looks for first is never inlined.
+//!
 //! There are no queues: with a few dozen tasks, looking at all of them is
 //! simple, and a task that is killed while it waits leaves nothing behind.
 
@@ -135,6 +137,7 @@ pub(crate) fn exit(cause: Cause) -> ! {
 }
 
 /// Lets others run.
+#[inline(never)]
 pub(crate) fn yield_now() {
     let on = arch::interrupts_off();
     LOCK.lock();
@@ -156,6 +159,7 @@ pub(crate) fn preempt() {
 }
 
 /// Sleeps.
+#[inline(never)]
 pub(crate) fn sleep(ns: u64) {
     let on = arch::interrupts_off();
     LOCK.lock();
@@ -246,6 +250,7 @@ fn wake_locked(key: usize) {
 
 /// Goes on with the next task; returns when the caller's turn comes again.
 /// With interrupts off and the lock held, which is free at return.
+#[inline(never)]
 fn switch_locked() {
     let cpu = arch::this_cpu();
     // Release: the callbacks before it are over for who sees it.

@@ -200,7 +200,6 @@ pub(super) fn churn(options: &Options) -> bool {
             for round in 0..rounds {
                 come_and_go(round);
             }
-            CHURNED.store(true, Ordering::Relaxed);
         },
     };
     trace::begin(options);
@@ -221,6 +220,7 @@ pub(super) fn churn(options: &Options) -> bool {
     work::fill();
     let runners = [(); 2].map(|()| sched::spawn(&RUNNER, 0).expect("a place"));
     let mut fine = sched::join(task) == Cause::Finished;
+    CHURNED.store(true, Ordering::Relaxed);
     for runner in runners {
         fine &= sched::join(runner) == Cause::Finished;
     }
@@ -284,10 +284,15 @@ fn come_and_go(round: usize) {
         crate::time::spin(1_000_000);
     }
     let gently = round.is_multiple_of(2);
+    let mut settled = before;
     if gently {
         PATCH.disable(id, |_| true).expect("after init");
-        // Calls in flight come back: of tasks that sleep and wait, too.
-        while !one.counts().is_balanced() && one.counts().is_behind(&before) {
+        // Calls in flight come back.
+        loop {
+            settled = one.counts();
+            if !settled.is_behind(&before) {
+                break;
+            }
             sched::yield_now();
         }
     }
@@ -299,7 +304,9 @@ fn come_and_go(round: usize) {
     let after = one.counts();
     let lost = (after.entries - after.exits()) - (before.entries - before.exits());
     LOST.fetch_add(lost, Ordering::Relaxed);
-    assert!(!gently || lost == 0, "a call did not come back");
+    // Who was in the stub when the function was disabled may enter later.
+    let late = after.entries - settled.entries;
+    assert!(!gently || lost <= late, "a call did not come back");
 }
 
 /// Tasks that end inside ten nested calls, by themselves, killed, in a panic

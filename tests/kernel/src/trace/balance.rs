@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use fgraph::{Callback, Cause, Entry, Exit};
 
-/// The accounts of one callback. Relaxed, all: each count is right by itself,
-/// and is read when nothing is traced any more.
+/// The accounts of one callback. Relaxed, all but their reading: each count is
+/// right by itself.
 #[derive(Debug)]
 pub(crate) struct Balance {
     entries: AtomicUsize,
@@ -56,15 +56,19 @@ impl Balance {
     }
 
     pub(crate) fn counts(&self) -> Counts {
-        let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-        Counts {
-            entries: load(&self.entries),
+        // Acquire: the entries are read last, so if they are no more than the
+        // exits, no call was in flight.
+        let load = |count: &AtomicUsize| count.load(Ordering::Acquire);
+        let mut counts = Counts {
             returned: load(&self.returned),
             unwound: load(&self.unwound),
             task_exits: load(&self.task_exits),
-            strange: load(&self.strange),
-            late: load(&self.late),
-        }
+            ..Counts::default()
+        };
+        counts.entries = load(&self.entries);
+        counts.strange = load(&self.strange);
+        counts.late = load(&self.late);
+        counts
     }
 
     /// What is kept in the frame of a call.
