@@ -137,12 +137,12 @@ pub(crate) use chosen::chain;
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_pointer_width = "64"
 ))]
-pub(crate) use chosen::{entry, learn_stub, lost, stub, stub_return};
+pub(crate) use chosen::{Place, interrupted};
 #[cfg(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_pointer_width = "64"
 ))]
-pub(crate) use chosen::{Place, interrupted};
+pub(crate) use chosen::{entry, learn_stub, lost, stub, stub_return};
 
 // Every other target, 32-bit x86 and the 32-bit ABIs of the two architectures
 // above among them, is without a hook for patched entries: there

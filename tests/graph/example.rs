@@ -14,7 +14,11 @@ fn main() {
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[path = "../common/host.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the tests and benches")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "shared with the tests and benches"
+)]
 mod host;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
