@@ -153,7 +153,10 @@ pub fn words(input: &[u8]) {
             // What looks like an index, with small fields.
             5 => word.store(kind | input.byte() << 2 | input.byte() << 10, Relaxed),
             6 => word.store(kind | input.byte() << 10, Relaxed),
-            _ => word.store(word.load(Relaxed) ^ 1 << (input.byte() % 64), Relaxed),
+            _ => word.store(
+                word.load(Relaxed) ^ 1 << (input.byte() % usize::BITS as usize),
+                Relaxed,
+            ),
         }
     }
     walk(fgraph, stack, len, code);
