@@ -183,9 +183,10 @@ pub fn attach(words: usize) -> &'static RetStack {
 /// The running thread is about to end: nobody waits for it any more. It keeps
 /// its shadow stack, on which the call of this very function may lie.
 pub fn exit() {
-    if let Some(stack) = CURRENT.get() {
-        threads().retain(|&(_, other)| !std::ptr::eq(other, stack));
-    }
+    // By thread, not by stack: a test may have made another one current.
+    // SAFETY: no arguments.
+    let own = unsafe { libc::pthread_self() };
+    threads().retain(|&(thread, _)| thread != own);
 }
 
 /// Makes `stack` the running thread's, whatever it had; gives the former one
