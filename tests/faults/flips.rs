@@ -32,18 +32,29 @@ impl<const W: usize> Callback for Keep<W> {
         {
             inside();
         }
-        // What a callback keeps may look like anything: here like a frame on
-        // its own slot.
-        let words = [call.return_slot(), call.func(), self.0, call.return_slot()];
+        let words = kept(call.return_slot(), call.func(), self.0);
         Some(std::array::from_fn(|i| words[i % words.len()]))
     }
 
     fn exit(&self, call: Exit<'_, Self::Frame>, data: Self::Frame) {
-        let words = [call.return_slot(), call.func(), self.0, call.return_slot()];
+        let words = kept(call.return_slot(), call.func(), self.0);
         let intact = data == std::array::from_fn(|i| words[i % words.len()]);
         let _ = (call.caller(), call.depth(), call.parent().map(|p| p.get()));
         EXITS.with_borrow_mut(|exits| exits.push((self.0, call.func(), intact)));
     }
+}
+
+/// What a callback keeps may look like anything: here like a frame on its own
+/// slot. Not on 32-bit targets, where a frame has its slot as a whole word: with
+/// that word among the data, one bit more makes a frame of them, which no
+/// packing without redundancy could tell.
+fn kept(slot: usize, func: usize, own: usize) -> [usize; 4] {
+    let slot = if cfg!(target_pointer_width = "64") {
+        slot
+    } else {
+        func
+    };
+    [slot, func, own, slot]
 }
 
 /// A tracer with as many callbacks as wanted, half of them with data.
