@@ -148,3 +148,27 @@ pub(crate) use chosen::{entry, learn_stub, lost, stub, stub_return};
 // above among them, is without a hook for patched entries: there
 // `fgraph::hook::patch` does not exist, and naming it is the compile error that
 // says so. Nothing else is missing.
+
+/// An address in this crate's data, and so within 2 GiB of all code in a small
+/// or kernel code model. It is hidden from the compiler: what lies 2 GiB from a
+/// symbol would be folded into a relocation that can not reach it.
+#[inline(always)]
+pub(crate) fn middle() -> usize {
+    static MIDDLE: u8 = 0;
+    let middle = &raw const MIDDLE as usize;
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "x86"))]
+    {
+        let mut hidden = middle;
+        // SAFETY: no instruction at all; the value goes through unchanged.
+        unsafe {
+            core::arch::asm!(
+                "/* {0} */",
+                inout(reg) hidden,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        hidden
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "x86")))]
+    core::hint::black_box(middle)
+}

@@ -346,8 +346,7 @@ impl Window {
     /// a small or kernel code model lies inside.
     #[inline(always)]
     pub(crate) fn code() -> Self {
-        static ANCHOR: u8 = 0;
-        Self::around(&raw const ANCHOR as usize)
+        Self::around(crate::arch::middle())
     }
 
     #[inline(always)]

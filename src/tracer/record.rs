@@ -21,6 +21,7 @@
 use static_assertions::const_assert;
 
 use crate::Cause;
+use crate::arch::middle;
 use crate::platform::Context;
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -351,15 +352,6 @@ fn near_distance(func: usize) -> Option<u32> {
 fn near_address(distance: u32) -> usize {
     let distance = distance as i32 as isize;
     middle().wrapping_add_signed(distance)
-}
-
-/// An address in this crate's data, and so within 2 GiB of all code in a small
-/// or kernel code model. Distances are signed: 2 GiB below a symbol would be
-/// folded into a relocation that can not reach it.
-#[inline(always)]
-fn middle() -> usize {
-    static MIDDLE: u8 = 0;
-    &raw const MIDDLE as usize
 }
 
 /// The address of a far entry: 48 bits, and the sign.
