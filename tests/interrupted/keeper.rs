@@ -1,6 +1,7 @@
 //! The callbacks: each keeps words in its frames, checks them at the return,
 //! and counts by context.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use fgraph::{Callback, CallbackId, Cause, Context, Entry, Exit};
@@ -250,5 +251,43 @@ impl Drop for Keepers {
                 gone.expect("registered until now");
             }
         }
+    }
+}
+
+/// A callback beside the others that comes and goes.
+pub struct Other {
+    keeper: &'static dyn Kept,
+    id: Cell<Option<CallbackId>>,
+}
+
+impl Other {
+    pub fn new() -> Self {
+        Self {
+            keeper: keeper(2, 99, true),
+            id: Cell::new(None),
+        }
+    }
+
+    pub fn register(&self) -> bool {
+        self.id.set(Some(self.keeper.register()));
+        true
+    }
+
+    /// Whether it was registered.
+    pub fn unregister(&self) -> bool {
+        let id = self.id.take();
+        id.is_some_and(|id| FGRAPH.unregister(id).is_ok())
+    }
+
+    /// The calls that it has seen.
+    pub fn calls(&self) -> usize {
+        self.keeper.tally().called.iter().sum()
+    }
+
+    /// Every call that it saw has returned to it.
+    pub fn check(&self) {
+        let tally = self.keeper.tally();
+        assert_eq!(tally.accepted, tally.ended);
+        assert_eq!(tally.damaged, 0);
     }
 }

@@ -1,13 +1,13 @@
 //! Patched functions in assembly, so that every instruction and every return
-//! address is known, and walks by frame pointers through them and the stubs.
+//! address is known, and an unwinder that starts at any instruction of them and of the stubs.
 
 use std::arch::{global_asm, naked_asm};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use iced_x86::{Decoder, FlowControl};
 
-use crate::host::FGRAPH;
+use crate::host::{FGRAPH, PATCH};
 use crate::step::Stop;
 use crate::watch::{Case, hold};
 
@@ -152,7 +152,7 @@ unsafe extern "C" fn from(function: usize, argument: usize, called: *mut Called)
 /// Where [`call`] makes its calls.
 pub fn back() -> usize {
     thread_local! {
-        static BACK: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+        static BACK: Cell<usize> = const { Cell::new(0) };
     }
     if BACK.get() == 0 {
         // Before anything is patched in this thread, or through the stub.
@@ -177,46 +177,92 @@ pub fn stub(function: usize, returns_to: usize) -> Range<usize> {
     begin..last.expect("the stub ends").next_ip() as usize
 }
 
-/// A walker by frame pointers.
+/// An unwinder that starts at interrupted instructions, and what it must find.
 pub struct Walker {
     /// The stub, where frame pointers are kept.
-    pub stub: Range<usize>,
-    /// The return addresses of the calls in flight at the most, newest first.
-    pub full: Vec<usize>,
-    /// The outermost call.
-    pub called: *const Called,
-    /// The longest walk.
-    pub longest: Cell<usize>,
+    stub: Range<usize>,
+    /// The caller's object, see [`call_noting`].
+    called: *const Called,
+    /// The slots of the calls in flight and their true return addresses, oldest
+    /// first.
+    live: RefCell<Vec<(usize, usize)>>,
+    /// The most calls in flight.
+    pub deepest: Cell<usize>,
+    /// How many walks there were.
     pub walks: Cell<usize>,
 }
 
 impl Walker {
-    /// Walks from the registers at a stop, if that is in the stub or in one of
-    /// the functions above.
+    pub fn new(stub: Range<usize>, called: *const Called) -> Self {
+        Self {
+            stub,
+            called,
+            live: RefCell::default(),
+            deepest: Cell::new(0),
+            walks: Cell::new(0),
+        }
+    }
+
+    /// Follows the calls by the addresses that are only passed once in each.
+    fn follow(&self, stop: &Stop) {
+        let mut live = self.live.borrow_mut();
+        let is_tail = live.last().is_some_and(|&(slot, _)| slot == stop.rsp);
+        if stop.rip == outer() || stop.rip == tail() {
+            live.push((stop.rsp, back()));
+        } else if stop.rip == leaf() && !is_tail {
+            live.push((stop.rsp, outer_back()));
+        } else if stop.rip == outer_back() || stop.rip == back() {
+            live.pop();
+        }
+        self.deepest.set(self.deepest.get().max(live.len()));
+    }
+
+    /// Looks at the slots of all calls in flight, and walks from the registers
+    /// at a stop, if that is in the stub or in one of the functions above.
     pub fn walk(&self, case: &Case, stop: &Stop) {
+        self.follow(stop);
+        let live = self.live.borrow();
+        for &(slot, ret) in &*live {
+            // SAFETY: a return slot of this thread. At times it lies below the
+            // stack pointer, where a signal leaves 128 bytes alone.
+            let seen = unsafe { (slot as *const usize).read_volatile() };
+            let real = FGRAPH.real_return(case.stack, slot, seen);
+            hold!(real == ret, "a slot unwinds to {real:#x}, not {ret:#x}");
+        }
         let functions = &raw const stepped_begin as usize..&raw const stepped_end as usize;
-        if !self.stub.contains(&stop.rip) && !functions.contains(&stop.rip) {
+        let in_stub = self.stub.contains(&stop.rip);
+        if !in_stub && !functions.contains(&stop.rip) {
             return;
         }
+        // SAFETY: the registers are those of this stop.
+        let told = unsafe { PATCH.interrupted(case.stack, stop.rip, stop.rsp) };
+        let seen = self.unwind(case, stop.rbp, told, live.len());
+        let expected: Vec<usize> = live.iter().rev().map(|&(_, ret)| ret).collect();
+        // In a body that has no frame, what is told by frame pointers begins
+        // one call further up.
+        let least = expected
+            .len()
+            .saturating_sub(usize::from(!in_stub && told.is_none()));
+        hold!(
+            expected.ends_with(&seen) && seen.len() >= least,
+            "at {:#x} a walk sees {seen:x?} of {expected:x?}, told {told:x?}",
+            stop.rip
+        );
+        self.walks.set(self.walks.get() + 1);
+    }
+
+    /// The return addresses from `rbp` up, behind the one that is `told`.
+    fn unwind(&self, case: &Case, mut rbp: usize, told: Option<usize>, most: usize) -> Vec<usize> {
         // SAFETY: written by `from` before the call that is under way.
         let base = unsafe { (*self.called).rbp };
-        let mut seen = Vec::new();
-        let mut rbp = stop.rbp;
-        while rbp != base && seen.len() <= self.full.len() {
+        let mut seen = Vec::from_iter(told);
+        while rbp != base && seen.len() <= most {
             // SAFETY: in this code `rbp` is a frame pointer, whose chain leads
             // up this thread's stack.
             let [above, ret] = unsafe { (rbp as *const [usize; 2]).read_volatile() };
             seen.push(FGRAPH.real_return(case.stack, rbp + size_of::<usize>(), ret));
             rbp = above;
         }
-        // The newest calls may not have their frames yet, or no more.
-        hold!(
-            self.full.ends_with(&seen),
-            "at {:#x} a walk sees {seen:x?} of {:x?}",
-            stop.rip,
-            self.full
-        );
-        self.longest.set(self.longest.get().max(seen.len()));
-        self.walks.set(self.walks.get() + 1);
+        seen
     }
 }

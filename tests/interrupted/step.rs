@@ -17,6 +17,7 @@ use iced_x86::{Code, Decoder, FlowControl, Instruction, OpKind, Register};
 #[derive(Clone, Copy, Debug)]
 pub struct Stop {
     pub rip: usize,
+    pub rsp: usize,
     pub rbp: usize,
 }
 
@@ -27,6 +28,8 @@ pub struct Way {
     pub stops: usize,
     /// How many were not reached from the one before: none may be.
     pub leaps: usize,
+    /// How many ran unseen behind a system call.
+    pub late: usize,
     /// A sum over all the addresses in their order.
     pub path: u64,
 }
@@ -36,6 +39,8 @@ struct Section<'a> {
     way: Way,
     /// Where the instruction under way can lead.
     next: [usize; 2],
+    /// If it is a system call, the address behind the instruction after it.
+    behind_call: Option<usize>,
     /// The address after the section.
     end: usize,
     ended: bool,
@@ -107,9 +112,11 @@ pub fn stepped_if<F: FnMut()>(step: bool, mut f: F, on_stop: &mut dyn FnMut(&Sto
         way: Way {
             stops: 0,
             leaps: 0,
+            late: 0,
             path: 0,
         },
         next: [call as usize; 2],
+        behind_call: None,
         end: 0,
         ended: false,
     };
@@ -159,6 +166,7 @@ extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let register = |which: c_int| registers[which as usize] as usize;
     let stop = Stop {
         rip: register(libc::REG_RIP),
+        rsp: register(libc::REG_RSP),
         rbp: register(libc::REG_RBP),
     };
     let section = SECTION.get();
@@ -169,7 +177,13 @@ extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: set by `stepped_if`, which is under way. A section inside of this
     // one's stop has an object of its own.
     let section = unsafe { &mut *section };
-    section.way.leaps += usize::from(!section.next.contains(&stop.rip));
+    if !section.next.contains(&stop.rip) {
+        if section.behind_call == Some(stop.rip) {
+            section.way.late += 1;
+        } else {
+            section.way.leaps += 1;
+        }
+    }
     if stop.rip == section.end {
         section.ended = true;
         registers[libc::REG_EFL as usize] &= !TRAP_FLAG;
@@ -179,16 +193,34 @@ extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     section.way.path =
         (section.way.path.rotate_left(5) ^ stop.rip as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     section.next = successors(registers);
+    section.behind_call = behind_call(stop.rip);
     (section.on_stop)(&stop);
+}
+
+/// The instruction at an address of code.
+fn decode(at: usize) -> Instruction {
+    // SAFETY: code, which more than an instruction's length of read-only data
+    // follows.
+    let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, LONGEST) };
+    Decoder::with_ip(64, bytes, at as u64, 0).decode()
+}
+
+/// If a system call is at `at`, and a plain instruction after it: the address
+/// behind that.
+fn behind_call(at: usize) -> Option<usize> {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    // SAFETY: code.
+    if unsafe { *(at as *const [u8; 2]) } != SYSCALL {
+        return None;
+    }
+    let after = decode(at + SYSCALL.len());
+    (after.flow_control() == FlowControl::Next).then(|| after.next_ip() as usize)
 }
 
 /// Where the instruction at `rip` can lead.
 fn successors(registers: &[i64]) -> [usize; 2] {
     let at = registers[libc::REG_RIP as usize] as usize;
-    // SAFETY: code, which more than an instruction's length of read-only data
-    // follows.
-    let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, LONGEST) };
-    let instruction = Decoder::with_ip(64, bytes, at as u64, 0).decode();
+    let instruction = decode(at);
     let next = instruction.next_ip() as usize;
     let target = instruction.near_branch_target() as usize;
     match instruction.flow_control() {
