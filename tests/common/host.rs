@@ -259,17 +259,19 @@ mod text {
     /// The functions of this program.
     pub static PATCH: Patch<Host> = Patch::new();
 
-    /// The pages that hold code: every executable mapping of this program's
-    /// own file.
+    /// The pages that hold functions: from the lowest that is listed to the end
+    /// of the code. Not from the start of the program, for a page between its
+    /// read-only data and its code may be mapped to nothing.
     fn text() -> std::ops::Range<usize> {
         unsafe extern "C" {
-            static __executable_start: u8;
             static etext: u8;
         }
         // SAFETY: no memory is passed.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-        let start = &raw const __executable_start as usize;
-        start & !(page - 1)..(&raw const etext as usize).next_multiple_of(page)
+        let end = &raw const etext as usize;
+        let start = fgraph::patchable_functions!().iter().min();
+        let start = start.map_or(end, |&lowest| lowest & !(page - 1));
+        start..end.next_multiple_of(page)
     }
 
     // SAFETY: the pages are writable while `f` runs, the other threads stand
