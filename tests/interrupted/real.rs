@@ -1,5 +1,6 @@
 //! Patched functions in assembly, so that every instruction and every return
-//! address is known, and an unwinder that starts at any instruction of them and of the stubs.
+//! address is known, and an unwinder that starts at any instruction of them and
+//! of the stubs.
 
 use std::arch::{global_asm, naked_asm};
 use std::cell::{Cell, RefCell};
