@@ -253,9 +253,8 @@ impl RetStack {
         words: &'static mut [usize],
         stack: Range<usize>,
     ) -> Result<(), AttachError> {
-        let len = words.len();
         // SAFETY: the words are borrowed for ever and uniquely.
-        unsafe { self.attach_raw(sync::words(words), len, stack) }
+        unsafe { self.attach_local(words, stack) }
     }
 
     /// # Safety
@@ -314,7 +313,7 @@ impl RetStack {
         Ok(())
     }
 
-    /// Attaches words of the caller's own for the length of a rehearsal.
+    /// Attaches words that need not live for ever.
     ///
     /// # Safety
     ///
@@ -331,6 +330,7 @@ impl RetStack {
 
     /// What `words` holds while somebody attaches: not null, and not the
     /// address of any words.
+    #[inline(always)]
     fn claimed() -> *mut AtomicUsize {
         ptr::without_provenance_mut(1)
     }
@@ -357,10 +357,7 @@ impl RetStack {
     }
 
     fn detach_raw(&self) -> Result<(*mut AtomicUsize, usize), DetachError> {
-        let words = self.words.load(Ordering::Acquire);
-        if words.addr() <= Self::claimed().addr() {
-            return Err(DetachError::Detached);
-        }
+        let View { words, .. } = self.view().ok_or(DetachError::Detached)?;
         if self.state() != State::EMPTY {
             return Err(DetachError::InUse);
         }
@@ -473,7 +470,7 @@ impl RetStack {
     pub(crate) fn view(&self) -> Option<View<'_>> {
         // Acquire pairs with the release in `attach_raw`.
         let words = self.words.load(Ordering::Acquire);
-        if words.addr() <= 1 {
+        if words.addr() <= Self::claimed().addr() {
             return None;
         }
         Some(View { stack: self, words })
@@ -486,8 +483,7 @@ impl RetStack {
 
     /// Whether `slot` lies in the task's real stack, as far as that is known.
     pub(crate) fn owns(&self, slot: usize) -> bool {
-        let span = self.span.load(Ordering::Relaxed) as usize;
-        slot.wrapping_sub(self.window().middle()) < span
+        self.real_stack().contains(&slot)
     }
 
     /// The task's real stack; empty where its bounds are not known.

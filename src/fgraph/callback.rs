@@ -294,7 +294,7 @@ macro_rules! call_accessors {
             #[must_use]
             #[inline]
             pub fn func(&self) -> usize {
-                self.dispatch.func()
+                self.dispatch.record().func
             }
 
             /// The address to which the function returns: in its caller, also

@@ -331,15 +331,9 @@ impl Dispatch<'_> {
     }
 
     /// What the frame remembers of the call.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record(&self) -> Record {
         self.view.record_at(self.index).unwrap_or(Record::NONE)
-    }
-
-    /// The function that was called.
-    #[inline(always)]
-    pub(crate) fn func(&self) -> usize {
-        self.view.func_at(self.index)
     }
 
     /// The frames that enclose this one, newest first.

@@ -287,18 +287,11 @@ impl View<'_> {
     /// The newest frame of a stack at rest, if it is a near one on `slot`.
     #[inline(always)]
     pub(crate) fn near_on_slot(&self, state: State, slot: usize) -> Option<Found> {
-        let (index, word, words) = self.newest_near(state)?;
+        let (index, word, words) = self.near_ending_at(state.resting_top())?;
         if !word::is_on_slot(words, slot, self.stack.window()) {
             return None;
         }
-        Some(Found {
-            record: Record::from_near(words, Window::code(), self.stack.window()),
-            set: word.set(),
-            index,
-            start: index + 1 - NEAR_WORDS,
-            end: state.resting_top(),
-            near: true,
-        })
+        Some(self.near(index, word, words, state.resting_top()))
     }
 
     /// Whether a stack at rest is empty, or its newest frame is a near one with
@@ -307,23 +300,24 @@ impl View<'_> {
     pub(crate) fn is_above(&self, state: State, slot: usize) -> bool {
         state.resting_top() == 0
             || self
-                .newest_near(state)
+                .near_ending_at(state.resting_top())
                 .is_some_and(|(_, _, words)| word::is_above(words, slot, self.stack.window()))
     }
 
-    /// The newest frame of a stack at rest, if it is a near one: the position
-    /// of its index word, that word, and all words of its head.
+    /// The frame that ends at `end`, where the stack's words or other frames
+    /// begin, if it is a near one: the position of its index word, that word,
+    /// and all words of its head.
     #[inline(always)]
-    fn newest_near(&self, state: State) -> Option<(usize, Index, [usize; NEAR_WORDS])> {
-        let mut index = state.resting_top().checked_sub(1)?;
-        // SAFETY: the top is never above the words.
+    fn near_ending_at(&self, end: usize) -> Option<(usize, Index, [usize; NEAR_WORDS])> {
+        let mut index = end.checked_sub(1)?;
+        // SAFETY: no frame ends above the words.
         let mut newest = unsafe { self.get_unchecked(index) };
         if !word::is_near(newest) {
             let Kind::Data(data) = word::kind(newest) else {
                 return None;
             };
             index = index.checked_sub(data.distance())?;
-            // SAFETY: below the top.
+            // SAFETY: below the frame's end.
             newest = unsafe { self.get_unchecked(index) };
         }
         let Kind::Near(word) = word::kind(newest) else {
@@ -338,21 +332,15 @@ impl View<'_> {
             .map_or(0, |found| found.start)
     }
 
-    /// The record of the frame whose callback-index word is at `index`.
-    pub(crate) fn record_at(&self, index: usize) -> Option<Record> {
-        self.frame_at(index, index + 1).map(|found| found.record)
-    }
-
-    /// The function of the frame whose callback-index word is at `index`; 0
-    /// where there is none.
+    /// The record of the frame whose callback-index word is at `index`. In
+    /// line for near frames: callbacks ask at each call.
     #[inline(always)]
-    pub(crate) fn func_at(&self, index: usize) -> usize {
-        if let Kind::Near(set) = word::kind(self.get(index))
-            && let Some(near) = self.near_at(index, set, index + 1)
-        {
-            return near.record.func;
-        }
-        self.record_at(index).unwrap_or(Record::NONE).func
+    pub(crate) fn record_at(&self, index: usize) -> Option<Record> {
+        let found = match word::kind(self.get(index)) {
+            Kind::Near(set) => self.near_at(index, set, index + 1),
+            _ => self.frame_at(index, index + 1),
+        };
+        found.map(|found| found.record)
     }
 
     /// The frame below the one whose callback-index word is at `index`, if
@@ -361,34 +349,32 @@ impl View<'_> {
     pub(crate) fn near_below(&self, index: usize) -> Result<Option<Found>, NotNear> {
         let start = (index + 1).checked_sub(NEAR_WORDS);
         let start = start.filter(|_| word::is_near(self.get(index)));
-        let Some(newest) = start.ok_or(NotNear)?.checked_sub(1) else {
-            return Ok(None);
-        };
-        let mut below = newest;
-        if let Kind::Data(data) = word::kind(self.get(newest)) {
-            below = newest.checked_sub(data.distance()).ok_or(NotNear)?;
-        }
-        match word::kind(self.get(below)) {
-            Kind::Near(set) => self
-                .near_at(below, set, newest + 1)
-                .map(Some)
-                .ok_or(NotNear),
-            _ => Err(NotNear),
+        match start.ok_or(NotNear)? {
+            0 => Ok(None),
+            end => {
+                let (index, word, words) = self.near_ending_at(end).ok_or(NotNear)?;
+                Ok(Some(self.near(index, word, words, end)))
+            }
         }
     }
 
     /// The near frame whose callback-index word, `index` words up, is `set`.
     #[inline(always)]
     fn near_at(&self, index: usize, set: Index, end: usize) -> Option<Found> {
-        let words: [usize; NEAR_WORDS] = self.head(index)?;
-        Some(Found {
+        Some(self.near(index, set, self.head(index)?, end))
+    }
+
+    /// The near frame of these words.
+    #[inline(always)]
+    fn near(&self, index: usize, set: Index, words: [usize; NEAR_WORDS], end: usize) -> Found {
+        Found {
             record: Record::from_near(words, Window::code(), self.stack.window()),
             set: set.set(),
             index,
             start: index + 1 - NEAR_WORDS,
             end,
             near: true,
-        })
+        }
     }
 
     /// The frame whose callback-index word is at `index`.
