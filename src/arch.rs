@@ -30,7 +30,7 @@
 //!    the *slot*, and lies at the place that the caller's stack pointer tells;
 //! 2. saves every register that a callback may change: all but those between a
 //!    call and its callee;
-//! 3. calls `hook::patch::enter(registers, slot, func, stub_return)`;
+//! 3. calls `hook::patch::enter(registers, slot, func)`;
 //! 4. restores everything. If `enter` said false, jumps to the body. If it said
 //!    true, *calls* it, with the stack pointer and what lies above it as the
 //!    caller left them, so that the body finds its stack arguments, and returns

@@ -193,7 +193,8 @@ pub struct Call<'a> {
     /// The address of the return slot; 0 for a scope, which has none.
     pub slot: usize,
     /// Whether `ret` is the address of a hook's own stub: a traced function
-    /// tail-called this one.
+    /// tail-called this one. The hooks of this crate leave it false: their
+    /// addresses are known, and looked at where it matters.
     pub tail: bool,
     /// The registers, where the hook saved them.
     pub registers: Option<&'a Registers>,
@@ -333,9 +334,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     fn locked<R>(&self, f: impl Fn() -> R) -> R {
         let _inside = crate::arch::inside_if!(self.is_classic());
         let locked = |stack: &RetStack| {
-            let before = stack.state();
-            stack.set_state(before.all_guarded());
-            let _guards = Guards { stack, before };
+            let _guards = Guards::hold(stack);
             let _lock = self.lock.lock();
             f()
         };
@@ -357,7 +356,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     ///
     /// `call.slot` is the call's return slot on the running stack, and
     /// `call.tail` is true exactly when `call.ret` is the address to which the
-    /// calls of this `Fgraph`'s hooks return.
+    /// calls of the caller's own hook return.
     #[inline(always)]
     #[must_use]
     pub unsafe fn enter(&self, call: &Call<'_>, wanted: usize) -> bool {
@@ -432,6 +431,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         stack.set_state(state.guarded(context as usize));
         let epoch = self.table.epoch();
         if slot != 0 && !state.has_claim() && view.is_suspect(state, slot, P::interrupt_stack) {
+            let tail = tail || self.is_hooked_return(ret);
             state = self.end_dead(view, slot, tail, state, context);
         }
         let record = Record {
@@ -683,7 +683,8 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     #[cold]
     #[inline(never)]
     fn end_left_behind(&self, view: View<'_>, below: State, context: Context) {
-        self.end_unwound(view, below, context, |found| found.index >= below.top());
+        let above = |found: &Found| found.index >= below.top();
+        self.end_newest(view, below, context, Cause::Unwound, above);
     }
 
     /// Looks for the newest frame that `is` the wanted one, and ends those above
@@ -702,7 +703,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         if !view.founds(before.top()).any(|found| is(&found)) {
             return (before, None);
         }
-        self.end_unwound(view, before, context, |found| !is(found));
+        self.end_newest(view, before, context, Cause::Unwound, |found| !is(found));
         let state = stack.state().with_guards_of(before);
         (state, view.frame_below(state.top()))
     }
@@ -720,18 +721,20 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         context: Context,
     ) -> State {
         if let Some(oldest) = view.oldest_dead(before, slot, tail, P::interrupt_stack) {
-            self.end_unwound(view, before, context, |found| found.index >= oldest);
+            let dead = |found: &Found| found.index >= oldest;
+            self.end_newest(view, before, context, Cause::Unwound, dead);
         }
         view.stack().state().with_guards_of(before)
     }
 
-    /// Ends the newest frames as unwound, as long as they are `dead`, with the
+    /// Ends the newest frames with `cause`, as long as they are `dead`, with the
     /// context's guard held; if a callback unwinds, the guards are `before`'s.
-    fn end_unwound(
+    fn end_newest(
         &self,
         view: View<'_>,
         before: State,
         context: Context,
+        cause: Cause,
         dead: impl Fn(&Found) -> bool,
     ) {
         let stack = view.stack();
@@ -747,10 +750,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 continue;
             }
             // Those of a scope that has ended were told of it.
-            if frame.set != 0 {
+            if cause == Cause::Unwound && frame.set != 0 {
                 stack.count_unwound();
             }
-            self.end_any(view, after, &frame, context, Cause::Unwound, None);
+            self.end_any(view, after, &frame, context, cause, None);
         }
         core::mem::forget(guards);
     }

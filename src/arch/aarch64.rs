@@ -215,11 +215,10 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         platform!("str"),
         vectors!("stp"),
         "stp x16, x17, [sp, #{func}]",
-        // enter(registers, slot, func, address of 2:) -> whether to come back
+        // enter(registers, slot, func) -> whether to come back
         "mov x0, sp",
         "add x1, x29, #8",
         "mov x2, x16",
-        "adr x3, 2f",
         "bl {enter}",
         // Both ways load everything: no register is left to hold the answer.
         "tbz w0, #0, 3f",

@@ -280,11 +280,10 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         "mov [rsp + {func}], r11",
         general!(save),
         vectors!(save),
-        // enter(registers, slot, func, address of 2:) -> whether to come back
+        // enter(registers, slot, func) -> whether to come back
         "mov rdi, rsp",
         "lea rsi, [rbp + 8]",
         "mov rdx, [rsp + {func}]",
-        "lea rcx, [rip + 2f]",
         "cld",
         "call {enter}",
         "test al, al",

@@ -6,7 +6,6 @@ use core::ptr::NonNull;
 
 use super::{Cause, Fgraph};
 use crate::arch::chain;
-use crate::fgraph::ALL_CALLBACKS;
 use crate::ret_stack::word::{Record, State};
 use crate::ret_stack::{DetachError, Found, RetStack, View};
 use crate::sync::{AtomicUsize, Ordering};
@@ -36,12 +35,10 @@ impl Returns {
         (self.patched.load(Ordering::Relaxed) | self.classic.load(Ordering::Relaxed)) != 0
     }
 
-    #[inline(always)]
     fn hold(&self, address: usize) -> bool {
-        // Not `||`: a rehearsal must see all of it run.
-        (address != 0)
-            & ((address == self.patched.load(Ordering::Relaxed))
-                | (address == self.classic.load(Ordering::Relaxed)))
+        address != 0
+            && (address == self.patched.load(Ordering::Relaxed)
+                || address == self.classic.load(Ordering::Relaxed))
     }
 }
 
@@ -67,7 +64,6 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     }
 
     /// Whether a return slot that holds `address` is hooked.
-    #[inline(always)]
     pub(crate) fn is_hooked_return(&self, address: usize) -> bool {
         self.returns.hold(address)
     }
@@ -145,15 +141,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 // SAFETY: the caller's.
                 unsafe { self.put_all_back(stack, view, chain::frame_pointer()) };
             }
-            while let Some(frame) = view.frame_below(stack.state().top()) {
-                let after = view.state_below(&frame, stack.state());
-                if !self.is_genuine(&frame) {
-                    stack.count_stray();
-                    stack.set_state(after);
-                    continue;
-                }
-                self.end_any(view, after, &frame, context, Cause::TaskExit, None);
-            }
+            self.end_newest(view, state, context, Cause::TaskExit, |_| true);
             stack.give_back()
         };
         // Another task's exits run under this task's guard too.
@@ -175,8 +163,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             if stack.view().is_some() && before.is_guarded(context as usize) {
                 return None;
             }
-            stack.set_state(before.all_guarded());
-            let _guards = Guards { stack, before };
+            let _guards = Guards::hold(stack);
             f.take().map(|f| f())
         };
         match P::current(quiet) {
@@ -189,7 +176,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// Enters a scope; returns the place of its frame if its end is wanted.
     #[inline]
     pub(crate) fn enter_scope(&self, func: usize, caller: usize) -> Option<usize> {
-        let set = ALL_CALLBACKS & self.table.active();
+        let set = self.table.active();
         if set == 0 {
             return None;
         }
@@ -284,6 +271,17 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
 pub(super) struct Guards<'a> {
     pub(super) stack: &'a RetStack,
     pub(super) before: State,
+}
+
+impl<'a> Guards<'a> {
+    /// Puts every context of the task inside the tracer until the drop. In
+    /// line: the return of a call that is traced would lift the guards.
+    #[inline(always)]
+    pub(super) fn hold(stack: &'a RetStack) -> Self {
+        let before = stack.state();
+        stack.set_state(before.all_guarded());
+        Self { stack, before }
+    }
 }
 
 impl Drop for Guards<'_> {

@@ -160,7 +160,7 @@ unsafe fn catch<B: Global<N>, const N: usize>(
             func,
             ret,
             slot: slot.addr(),
-            tail: ret == returned || tracer.is_hooked_return(ret),
+            tail: false,
             registers,
         };
         if tracer.enter(&call, ALL_CALLBACKS) {

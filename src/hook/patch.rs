@@ -484,25 +484,22 @@ impl<B: Global<N> + PatchText, const N: usize> Default for Patch<B, N> {
 /// # Safety
 ///
 /// Called by the stub: `slot` is the return slot on the running stack,
-/// `registers` are its saved registers, the padding of `func` is ready, and
-/// `back` is the address to which the stub's calls return.
+/// `registers` are its saved registers, and the padding of `func` is ready.
 pub(crate) unsafe extern "C" fn enter<B: Global<N>, const N: usize>(
     registers: *const Registers,
     slot: *const usize,
     func: usize,
-    back: usize,
 ) -> bool {
     if slot.is_null() || !slot.is_aligned() {
         return false;
     }
     // SAFETY: the stub's contract.
     unsafe {
-        let ret = slot.read();
         let call = Call {
             func,
-            ret,
+            ret: slot.read(),
             slot: slot as usize,
-            tail: (ret == back) | B::fgraph().is_hooked_return(ret),
+            tail: false,
             registers: registers.as_ref(),
         };
         B::fgraph().enter(&call, entry::set(func))

@@ -7,7 +7,7 @@
 //! like is [`arch`](crate::arch)'s.
 
 use crate::arch::chain;
-use crate::fgraph::{Fgraph, put_back};
+use crate::fgraph::{Cause, Fgraph, put_back};
 use crate::ret_stack::{Frame, RetStack, View};
 use crate::sync::Ordering;
 use crate::{Context, Platform};
@@ -76,7 +76,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             }
             let ended = stack.depth();
             stack.set_state(state.guarded(Context::Task as usize));
-            self.end_unwound(view, state, Context::Task, |_| true);
+            self.end_newest(view, state, Context::Task, Cause::Unwound, |_| true);
             stack.set_state(stack.state().with_guards_of(state));
             ended
         })

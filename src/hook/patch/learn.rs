@@ -109,7 +109,7 @@ fn walk_through<B: Global<N> + PatchText, const N: usize>() -> Result<(), Rehear
             // SAFETY: slot and registers are readable, and the set before
             // `func` is. No callback takes part, so no frame is left behind
             // and nobody is to leave.
-            unsafe { enter::<B, N>(registers.as_ptr(), slot, func, 0) }
+            unsafe { enter::<B, N>(registers.as_ptr(), slot, func) }
         },
         // SAFETY: the rehearsal has put a frame there for `slot`.
         |slot| unsafe { leave::<B, N>(registers.as_ptr(), slot) },
