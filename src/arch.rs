@@ -10,11 +10,10 @@
 //! | item | what |
 //! | --- | --- |
 //! | `Registers` | what the stub saves: `argument(n)`, `return_value()`, and `Debug` |
-//! | `stub::<B, N>()` | the address of the common stub, below |
-//! | `stub_return::<B, N>()` | the address to which the stub's calls of bodies return |
-//! | `learn_stub()` | the address of the stub that only marks: it stores something other than zero into the set of its function, and goes on with the body; it changes nothing else |
-//! | `lost()` | the address of an instruction that traps |
-//! | `interrupted(pc, stub)`, `Place` | where the return address is of what was interrupted in the stub or in a thunk to it, if the frame pointer does not tell; `hook::patch` makes the architecture's `Patch::interrupted` of it |
+//! | `patched::<B, N>` | a [header](stub), and behind it the common stub, below |
+//! | `learn` | the stub that only marks: it stores something other than zero into the set of its function, and goes on with the body; it changes nothing else |
+//! | `trap` | an instruction that traps |
+//! | `PLACES`, `IN_THUNK`, `Place` | where the return address is of what was interrupted in the stub, in the parts that the header tells, or in a thunk to it; `None` where the frame pointer leads to it; `hook::patch` makes the architecture's `Patch::interrupted` of it |
 //! | `entry` | one patchable entry, read and written; below |
 //! | `chain` | where return addresses are while bodies run; below |
 //!
@@ -46,15 +45,14 @@
 //!
 //! ## `entry`
 //!
-//! All addresses are those of the function's symbol.
+//! All addresses are those of the function's symbol. Its padding begins with the
+//! function's set, 16 bits: [`padding`] reads and writes that.
 //!
 //! | item | what |
 //! | --- | --- |
 //! | `PADDING` | bytes before a function that are its padding; a multiple of 16 |
 //! | `REACH` | bytes from the function's address that `padding` reads |
-//! | `func(listed)` | the function of a listed address |
 //! | `padding(func)` | `Fresh`, `Ready`, `Excluded`, or `Foreign`: not of the expected shape |
-//! | `set(func)`, `store_set(func, set)` | the function's set, 16 bits at `func - PADDING`, stored at once |
 //! | `make_ready(func, stub)` | writes the thunk; false if the stub is out of its reach |
 //! | `make_fresh(func)` | undoes that |
 //! | `exclude(func)` | marks for good |
@@ -133,16 +131,25 @@ pub(crate) mod no_classic {
 
 pub use chosen::Registers;
 pub(crate) use chosen::chain;
+
 #[cfg(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_pointer_width = "64"
 ))]
-pub(crate) use chosen::{Place, interrupted};
+mod padding;
 #[cfg(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_pointer_width = "64"
 ))]
-pub(crate) use chosen::{entry, learn_stub, lost, stub, stub_return};
+mod stub;
+#[cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_pointer_width = "64"
+))]
+pub(crate) use self::{
+    chosen::{Place, entry},
+    stub::{interrupted, learn_stub, lost, stub, stub_return},
+};
 
 // Every other target, 32-bit x86 and the 32-bit ABIs of the two architectures
 // above among them, is without a hook for patched entries: there

@@ -21,7 +21,8 @@ mod task;
 pub use callback::{Callback, Cause, Entry, Exit, FrameData, Joined, Parent, WordArray};
 use dispatch::Dispatch;
 pub(crate) use rehearse::RehearseError;
-use table::{SLOTS, Table, TakeError};
+pub(crate) use table::SLOTS;
+use table::{Table, TakeError};
 use task::{Guards, Returns};
 
 /// A function graph tracer over a platform, with `N` callback slots (1 to 16).
@@ -211,9 +212,6 @@ impl Call<'_> {
         }
     }
 }
-
-/// Every slot's bit.
-pub(crate) const ALL_CALLBACKS: usize = usize::MAX >> (usize::BITS - SLOTS as u32);
 
 impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// No callbacks. `N` is checked at compile time.

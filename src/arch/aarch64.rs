@@ -58,6 +58,7 @@ use core::mem::offset_of;
 
 use static_assertions::const_assert;
 
+use super::stub;
 use crate::hook::Global;
 use crate::hook::patch::{enter, leave};
 
@@ -65,7 +66,7 @@ pub(crate) mod chain;
 pub(crate) mod entry;
 mod interrupted;
 
-pub(crate) use interrupted::{Place, interrupted};
+pub(crate) use interrupted::{IN_THUNK, PLACES, Place};
 
 /// `q0` to `q31`.
 const VECTORS: usize = if cfg!(target_feature = "neon") { 32 } else { 0 };
@@ -169,23 +170,6 @@ macro_rules! platform {
     };
 }
 
-/// The address of the common stub of a tracer's patched functions.
-pub(crate) fn stub<B: Global<N>, const N: usize>() -> usize {
-    patched::<B, N> as unsafe extern "C" fn() as usize + HEADER
-}
-
-/// The address to which calls through that stub return.
-pub(crate) fn stub_return<B: Global<N>, const N: usize>() -> usize {
-    let stub = patched::<B, N> as unsafe extern "C" fn() as usize;
-    // SAFETY: the stub begins with this word.
-    let offset = unsafe { (stub as *const usize).read_unaligned() };
-    stub.wrapping_add(offset)
-}
-
-/// Bytes before the stub's code that tell where its calls return to, and where
-/// the return address is meanwhile.
-const HEADER: usize = (size_of::<usize>() + size_of::<interrupted::Bounds>()).next_multiple_of(16);
-
 /// Entered by a branch from a function's thunk, with `x16` the function's
 /// address, `x17` its body's, and everything else as its caller left it.
 ///
@@ -193,7 +177,7 @@ const HEADER: usize = (size_of::<usize>() + size_of::<interrupted::Bounds>()).ne
 ///
 /// Not to be called: it is branched to.
 #[unsafe(naked)]
-unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
+pub(super) unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
     naked_asm!(
         ".xword 2f - {this}",
         // Where the return address changes its place: see `interrupted`.
@@ -287,7 +271,7 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         "47:",
         ".cfi_endproc",
         this = sym patched::<B, N>,
-        pad = const HEADER - size_of::<usize>() - size_of::<interrupted::Bounds>(),
+        pad = const stub::HEADER_PAD,
         enter = sym enter::<B, N>,
         leave = sym leave::<B, N>,
         size = const size_of::<Registers>(),
@@ -301,22 +285,14 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
 
 const_assert!(offset_of!(Registers, body) == offset_of!(Registers, func) + 8);
 
-/// The address to which a call returns whose caller is lost: a trap.
-pub(crate) fn lost() -> usize {
-    trap as unsafe extern "C" fn() as usize
-}
-
+/// Where a call returns to whose caller is lost.
+///
 /// # Safety
 ///
 /// Not to be called.
 #[unsafe(naked)]
-unsafe extern "C" fn trap() {
+pub(super) unsafe extern "C" fn trap() {
     naked_asm!("udf #0")
-}
-
-/// The address of the stub that marks functions instead of tracing them.
-pub(crate) fn learn_stub() -> usize {
-    learn as unsafe extern "C" fn() as usize
 }
 
 /// Marks the function as one that ran, and goes on with it.
@@ -325,7 +301,7 @@ pub(crate) fn learn_stub() -> usize {
 ///
 /// Not to be called: it is branched to, while text is writable.
 #[unsafe(naked)]
-unsafe extern "C" fn learn() {
+pub(super) unsafe extern "C" fn learn() {
     naked_asm!(
         "str x0, [sp, #-16]!",
         "mov w0, #{ran}",

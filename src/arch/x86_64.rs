@@ -40,6 +40,7 @@ use core::mem::offset_of;
 
 use static_assertions::const_assert;
 
+use super::stub;
 use crate::hook::Global;
 use crate::hook::patch::{enter, leave};
 
@@ -230,27 +231,10 @@ macro_rules! vectors {
 pub(crate) mod entry;
 mod interrupted;
 
-pub(crate) use interrupted::{Place, interrupted};
+pub(crate) use interrupted::{IN_THUNK, PLACES, Place};
 
 // Behind the macros that it uses.
 pub(crate) mod classic;
-
-/// The address of the common stub of a tracer's patched functions.
-pub(crate) fn stub<B: Global<N>, const N: usize>() -> usize {
-    patched::<B, N> as unsafe extern "C" fn() as usize + HEADER
-}
-
-/// The address to which calls through that stub return.
-pub(crate) fn stub_return<B: Global<N>, const N: usize>() -> usize {
-    let stub = patched::<B, N> as unsafe extern "C" fn() as usize;
-    // SAFETY: the stub begins with this word.
-    let offset = unsafe { (stub as *const usize).read_unaligned() };
-    stub.wrapping_add(offset)
-}
-
-/// Bytes before the stub's code that tell where its calls return to, and where
-/// the return address is meanwhile.
-const HEADER: usize = (size_of::<usize>() + size_of::<interrupted::Bounds>()).next_multiple_of(16);
 
 /// Entered by a jump from a function's thunk, with `r11` the function's
 /// address and everything else as its caller left it.
@@ -259,7 +243,7 @@ const HEADER: usize = (size_of::<usize>() + size_of::<interrupted::Bounds>()).ne
 ///
 /// Not to be called: it is jumped to.
 #[unsafe(naked)]
-unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
+pub(super) unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
     naked_asm!(
         ".quad 2f - {this}",
         // Where the return address changes its place: see `interrupted`.
@@ -342,7 +326,7 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         "48:",
         ".cfi_endproc",
         this = sym patched::<B, N>,
-        pad = const HEADER - size_of::<usize>() - size_of::<interrupted::Bounds>(),
+        pad = const stub::HEADER_PAD,
         enter = sym enter::<B, N>,
         leave = sym leave::<B, N>,
         size = const size_of::<Registers>(),
@@ -361,22 +345,14 @@ unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
     )
 }
 
-/// The address to which a call returns whose caller is lost: a trap.
-pub(crate) fn lost() -> usize {
-    trap as unsafe extern "C" fn() as usize
-}
-
+/// Where a call returns to whose caller is lost.
+///
 /// # Safety
 ///
 /// Not to be called.
 #[unsafe(naked)]
-unsafe extern "C" fn trap() {
+pub(super) unsafe extern "C" fn trap() {
     naked_asm!("ud2")
-}
-
-/// The address of the stub that marks functions instead of tracing them.
-pub(crate) fn learn_stub() -> usize {
-    learn as unsafe extern "C" fn() as usize
 }
 
 /// Marks the function as one that ran, and goes on with it.
@@ -385,7 +361,7 @@ pub(crate) fn learn_stub() -> usize {
 ///
 /// Not to be called: it is jumped to, while text is writable.
 #[unsafe(naked)]
-unsafe extern "C" fn learn() {
+pub(super) unsafe extern "C" fn learn() {
     naked_asm!(
         "mov byte ptr [r11 - {padding}], {ran}",
         "lea r11, [r11 + {body}]",

@@ -50,7 +50,7 @@
 
 use super::{Global, Registers};
 use crate::arch;
-use crate::fgraph::{ALL_CALLBACKS, Call};
+use crate::fgraph::{Call, SLOTS};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 
 #[doc(hidden)]
@@ -76,6 +76,9 @@ impl Binding {
         }
     }
 }
+
+/// Every slot's bit.
+const ALL_CALLBACKS: usize = usize::MAX >> (usize::BITS - SLOTS as u32);
 
 /// Return addresses and slots below are nobody's.
 const FIRST_PAGE: usize = 4096;

@@ -6,7 +6,7 @@ use core::ptr;
 
 use static_assertions::const_assert;
 
-use crate::sync::{AtomicU16, Ordering};
+pub(crate) use crate::arch::padding::{Padding, func, set, store_set};
 
 /// Bytes of padding before a function.
 pub(crate) const PADDING: usize = 32;
@@ -51,24 +51,6 @@ const LOAD_FUNC: u32 = adr(16, THUNK);
 const_assert!(adr(16, 12) == 0x1000_0070);
 const_assert!(matches!(b(0x1000, 0x0ff4), Some(0x17ff_fffd)));
 const_assert!(b(0, 1 << 27).is_none() && b(1 << 27, 0).is_some());
-
-/// What a padding is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Padding {
-    /// As the compiler made it.
-    Fresh,
-    /// With set and thunk.
-    Ready,
-    /// Never to be hooked.
-    Excluded,
-    /// Not one of `-Zpatchable-function-entry=10,8`.
-    Foreign,
-}
-
-/// The function of an address from the section of patchable entries.
-pub(crate) const fn func(listed: usize) -> usize {
-    listed.wrapping_add(PADDING)
-}
 
 /// The instruction at an address. Their bytes are little-endian always.
 ///
@@ -171,30 +153,6 @@ pub(crate) unsafe fn padding(func: usize) -> Padding {
 
 const fn marker(func: usize) -> *mut u16 {
     (func - MARKER) as *mut u16
-}
-
-fn set_word<'a>(func: usize) -> &'a AtomicU16 {
-    let set = (func - PADDING) as *const AtomicU16;
-    // SAFETY: called for functions whose padding is ready (or in whose place
-    // the hook's tests put an aligned half-word): the half-word is text,
-    // aligned, and only accessed as an atomic.
-    unsafe { &*set }
-}
-
-/// The callbacks that follow `func`. Relaxed: a set that is older or newer
-/// than the call is as good.
-#[inline(always)]
-pub(crate) fn set(func: usize) -> usize {
-    usize::from(set_word(func).load(Ordering::Relaxed))
-}
-
-/// No cache is told: it is data, and never executed.
-///
-/// # Safety
-///
-/// Text is writable, and the padding of `func` is ready.
-pub(crate) unsafe fn store_set(func: usize, set: usize) {
-    set_word(func).store(set as u16, Ordering::Relaxed);
 }
 
 /// Writes the thunk to `stub`, and an empty set. False, and nothing is

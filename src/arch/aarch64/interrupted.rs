@@ -13,12 +13,6 @@
 //! | where nobody wants the return: up to the end of the record | where `x29` leads |
 //! | after that | in `x30` |
 
-use super::{HEADER, entry};
-
-/// The stub's header behind its first word: the offsets at which the rows of
-/// the table above, from the second on, begin; the last is the stub's end.
-pub(super) type Bounds = [u16; 9];
-
 /// Where a return address is, if the frame pointer does not tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
@@ -30,8 +24,12 @@ pub(crate) enum Place {
     Shadow,
 }
 
-/// What is where from the stub's begin, and from each bound, on.
-const PLACES: [Option<Place>; 9] = [
+/// Where it is in a thunk to the stub.
+pub(crate) const IN_THUNK: Place = Place::Link;
+
+/// Where it is from the stub's begin, and from each of the header's bounds, on:
+/// the rows of the table above.
+pub(crate) const PLACES: [Option<Place>; 9] = [
     Some(Place::Link),
     Some(Place::Pushed),
     None,
@@ -43,33 +41,10 @@ const PLACES: [Option<Place>; 9] = [
     Some(Place::Link),
 ];
 
-/// Where the return address is of what was interrupted at `pc`; `None` where
-/// the frame pointer tells, or if the code is not that of `stub` or of a
-/// function that branches to it.
-///
-/// # Safety
-///
-/// `stub` is a stub's, and the 32 bytes around `pc` are readable.
-pub(crate) unsafe fn interrupted(pc: usize, stub: usize) -> Option<Place> {
-    let begin = stub.wrapping_sub(HEADER);
-    // SAFETY: every stub has the header.
-    let bounds: Bounds =
-        unsafe { (begin.wrapping_add(size_of::<usize>()) as *const Bounds).read_unaligned() };
-    let offset = pc.wrapping_sub(begin);
-    let passed = bounds.iter().filter(|&&bound| usize::from(bound) <= offset);
-    if offset >= HEADER
-        && let Some(&place) = PLACES.get(passed.count())
-    {
-        return place;
-    }
-    // SAFETY: the caller's.
-    unsafe { entry::is_in_thunk(pc, stub) }.then_some(Place::Link)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::stub;
+    use crate::arch::{interrupted, stub};
     use crate::hook::Global;
     use crate::{Fgraph, Platform, RetStack};
 

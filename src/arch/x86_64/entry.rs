@@ -5,7 +5,7 @@ use core::ptr;
 
 use static_assertions::const_assert;
 
-use crate::sync::{AtomicU16, Ordering};
+pub(crate) use crate::arch::padding::{Padding, func, set, store_set};
 
 /// Bytes of padding before a function.
 pub(crate) const PADDING: usize = 16;
@@ -25,27 +25,9 @@ const JUMP: [u8; 2] = [0xeb, 0u8.wrapping_sub(THUNK as u8 + 2)];
 const LOAD_FUNC: [u8; 7] = [0x4c, 0x8d, 0x1d, 0x05, 0x00, 0x00, 0x00];
 const_assert!(LOAD_FUNC.len() + 5 == THUNK);
 
-/// What a padding is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Padding {
-    /// As the compiler made it.
-    Fresh,
-    /// With set and thunk.
-    Ready,
-    /// Never to be hooked.
-    Excluded,
-    /// Not one of `-Zpatchable-function-entry=24,16`.
-    Foreign,
-}
-
 const FRESH: u16 = 0x9090;
 const READY: u16 = 0x0b0f;
 const EXCLUDED: u16 = 0xcccc;
-
-/// The function of an address from the section of patchable entries.
-pub(crate) const fn func(listed: usize) -> usize {
-    listed.wrapping_add(PADDING)
-}
 
 /// # Safety
 ///
@@ -71,28 +53,6 @@ pub(crate) unsafe fn padding(func: usize) -> Padding {
         EXCLUDED if tail_is_nop => Padding::Excluded,
         _ => Padding::Foreign,
     }
-}
-
-fn set_word<'a>(func: usize) -> &'a AtomicU16 {
-    let set = (func - PADDING) as *const AtomicU16;
-    // SAFETY: called for functions whose padding is ready (or in whose
-    // place the hook's tests put an aligned half-word): the half-word is
-    // text, aligned, and only accessed as an atomic.
-    unsafe { &*set }
-}
-
-/// The callbacks that follow `func`. Relaxed: a set that is older or newer
-/// than the call is as good.
-#[inline(always)]
-pub(crate) fn set(func: usize) -> usize {
-    usize::from(set_word(func).load(Ordering::Relaxed))
-}
-
-/// # Safety
-///
-/// Text is writable, and the padding of `func` is ready.
-pub(crate) unsafe fn store_set(func: usize, set: usize) {
-    set_word(func).store(set as u16, Ordering::Relaxed);
 }
 
 /// Writes the thunk to `stub`, and an empty set. False if the stub is too

@@ -14,12 +14,6 @@
 //! | up to `leave` | above the frame pointer | the stub's, then the caller's |
 //! | at the end | at `rsp` | the caller's address |
 
-use super::{HEADER, entry};
-
-/// The stub's header behind its first word: the offsets at which the rows of
-/// the table above, from the third on, begin; the last is the stub's end.
-pub(super) type Bounds = [u16; 9];
-
 /// Where a return slot is, if the frame pointer does not tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
@@ -32,8 +26,12 @@ pub(crate) enum Place {
 const AT_SP: Option<Place> = Some(Place::Slot(0));
 const PUSHED: Option<Place> = Some(Place::Slot(size_of::<usize>()));
 
-/// What is where from the stub's begin, and from each bound, on.
-const PLACES: [Option<Place>; 9] = [
+/// Where it is in a thunk to the stub.
+pub(crate) const IN_THUNK: Place = Place::Slot(0);
+
+/// Where it is from the stub's begin, and from each of the header's bounds, on:
+/// the rows of the table above.
+pub(crate) const PLACES: [Option<Place>; 9] = [
     AT_SP,
     PUSHED,
     None,
@@ -44,26 +42,3 @@ const PLACES: [Option<Place>; 9] = [
     None,
     AT_SP,
 ];
-
-/// Where the return slot is of what was interrupted at `pc`; `None` where the
-/// frame pointer tells, or if the code is not that of `stub` or of a function
-/// that jumps to it.
-///
-/// # Safety
-///
-/// `stub` is a stub's, and the 32 bytes around `pc` are readable.
-pub(crate) unsafe fn interrupted(pc: usize, stub: usize) -> Option<Place> {
-    let begin = stub.wrapping_sub(HEADER);
-    // SAFETY: every stub has the header.
-    let bounds: Bounds =
-        unsafe { (begin.wrapping_add(size_of::<usize>()) as *const Bounds).read_unaligned() };
-    let offset = pc.wrapping_sub(begin);
-    let passed = bounds.iter().filter(|&&bound| usize::from(bound) <= offset);
-    if offset >= HEADER
-        && let Some(&place) = PLACES.get(passed.count())
-    {
-        return place;
-    }
-    // SAFETY: the caller's.
-    unsafe { entry::is_in_thunk(pc, stub) }.then_some(Place::Slot(0))
-}
