@@ -13,6 +13,9 @@
     reason = "`become` says that a call is a tail call"
 )]
 
+#[macro_use]
+#[path = "common/fake.rs"]
+mod fake;
 #[path = "common/host.rs"]
 #[allow(dead_code, unused_imports)]
 mod host;
@@ -27,6 +30,8 @@ mod flow;
 mod frames;
 #[path = "cases/jumps.rs"]
 mod jumps;
+#[path = "cases/reading.rs"]
+mod reading;
 #[cfg(target_arch = "x86_64")]
 #[path = "cases/registers.rs"]
 mod registers;

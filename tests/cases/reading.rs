@@ -1,0 +1,287 @@
+//! Cases of what is read from a trace afterwards: times, nesting, losses.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fgraph::tracer::profile::Row;
+use fgraph::tracer::{
+    Buffer, Cursor, Ending, Event, Full, Graph, Open, Print, Profile, Record, Scale, Trace,
+};
+use fgraph::{Context, Platform};
+
+/// The address of a made-up function, in this program.
+fn func(index: usize) -> usize {
+    static NEARBY: [u8; 2048] = [0; 2048];
+    &raw const NEARBY as usize + 16 * index
+}
+
+fn graph<P: Platform>(cpus: usize, records: usize) -> &'static Graph<P> {
+    let buffers: Vec<Buffer> = (0..cpus)
+        .map(|_| {
+            let records: Vec<Record> = (0..records).map(|_| Record::new()).collect();
+            Buffer::new(records.leak(), Full::Overwrite)
+        })
+        .collect();
+    Box::leak(Box::new(Graph::new(buffers.leak())))
+}
+
+/// All that a graph's buffers tell now.
+fn events<P: Platform>(graph: &Graph<P>, scale: Scale) -> Vec<Event> {
+    let mut cursors = [const { Cursor::new() }; 2];
+    let mut open = vec![Open::new(); 256];
+    let trace = Trace::whole(graph.buffers(), scale, &mut cursors, &mut open);
+    trace.expect("memory").collect()
+}
+
+fn text<P: Platform>(graph: &Graph<P>, scale: Scale) -> String {
+    let mut cursors = [const { Cursor::new() }; 2];
+    let mut open = vec![Open::new(); 256];
+    let trace = Trace::whole(graph.buffers(), scale, &mut cursors, &mut open);
+    let mut text = String::new();
+    let print = Print::new(&());
+    print.trace(&mut text, &mut trace.expect("memory")).unwrap();
+    text
+}
+
+kernel!(stamped);
+
+#[test]
+fn time_and_cpu_are_those_of_the_reading() {
+    use stamped::{FGRAPH, Kernel, attach, pass, scope, set_clock, set_cpu};
+    attach();
+    let graph = graph::<Kernel>(2, 64);
+    FGRAPH.register(graph).unwrap();
+    let outer = scope(func(1));
+    pass(70);
+    set_cpu(1);
+    let inner = scope(func(2));
+    pass(7);
+    drop(inner);
+    pass(3);
+    drop(outer);
+    // Read much later, on the other CPU.
+    set_cpu(0);
+    set_clock(1 << 40);
+    let [
+        Event::Begin(begin),
+        Event::Leaf(leaf, leaf_end),
+        Event::End(end, outer_end),
+    ] = events(graph, Scale::NANOSECONDS)[..]
+    else {
+        panic!("{:?}", events(graph, Scale::NANOSECONDS));
+    };
+    assert_eq!((begin.cpu, begin.begin), (0, Some(1_000)));
+    assert_eq!((leaf.cpu, leaf.begin), (1, Some(1_070)));
+    assert_eq!((leaf_end.time, leaf_end.duration), (1_077, 7));
+    assert_eq!((end.cpu, outer_end.time), (1, 1_080));
+    assert_eq!((outer_end.duration, outer_end.own), (80, 73));
+}
+
+kernel!(lossy);
+
+#[test]
+fn lost_records_let_a_brace_close_another_function() {
+    use lossy::{FGRAPH, Kernel, attach, pass, scope};
+    attach();
+    for records in [0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 21, 34] {
+        let graph = graph::<Kernel>(1, records);
+        let id = FGRAPH.register(graph).unwrap();
+        // Functions by their depth, so that each event tells where it belongs.
+        fn tree(depth: usize) {
+            let _scope = scope(func(depth));
+            pass(1);
+            (0..2).for_each(|_| {
+                if depth < 4 {
+                    tree(depth + 1);
+                }
+            });
+        }
+        tree(0);
+        FGRAPH.unregister(id).unwrap();
+        let mut open = Vec::new();
+        let (mut lost, mut told) = (0, 0);
+        for event in events(graph, Scale::NANOSECONDS) {
+            match event {
+                Event::Begin(call) => {
+                    assert_eq!(call.func, Some(func(call.depth)));
+                    assert!(open.last().is_none_or(|&last| last < call.depth));
+                    open.push(call.depth);
+                    told += 1;
+                }
+                Event::Leaf(call, _) => {
+                    assert_eq!(call.func, Some(func(call.depth)));
+                    assert!(open.last().is_none_or(|&last| last < call.depth));
+                    told += 1;
+                }
+                Event::End(call, end) => {
+                    assert!(call.func.is_none_or(|told| told == func(call.depth)));
+                    match call.begin {
+                        Some(_) => assert_eq!(open.pop(), Some(call.depth)),
+                        // Headless: nothing that is open may be inside it.
+                        None => assert!(open.last().is_none_or(|&last| last < call.depth)),
+                    }
+                    told += usize::from(end.how == Ending::Returned);
+                }
+                Event::Lost { records, .. } => lost += records,
+            }
+        }
+        assert!(open.is_empty());
+        // 16 leaves of one record, 15 calls of two. Where an entry's record is
+        // nowhere, its exit wants one.
+        // A power of two of records is used.
+        let (wanted, kept) = match records {
+            0 => (62, 0),
+            _ => (46, 1 << records.ilog2()),
+        };
+        assert_eq!(lost + kept, wanted, "{records}");
+        assert!(told <= 46);
+        let lines = text(graph, Scale::NANOSECONDS);
+        let (opened, closed) = (lines.matches('{').count(), lines.matches('}').count());
+        assert!(closed >= opened, "{lines}");
+        assert!(
+            lost == 0 || lines.to_lowercase().contains("lost"),
+            "{lines}"
+        );
+    }
+}
+
+kernel!(beside);
+
+#[test]
+fn a_reader_beside_a_writer_gets_half_a_record() {
+    use beside::{FGRAPH, Kernel, attach, pass, scope};
+    static DONE: AtomicBool = AtomicBool::new(false);
+    attach();
+    // So small that the writer is all around the reader.
+    let graph = graph::<Kernel>(1, 8);
+    FGRAPH.register(graph).unwrap();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            for n in 0..40_000 {
+                let _scope = scope(func(n % 100));
+                // A function's calls take as long as its number says.
+                pass(n as u64 % 100);
+            }
+            DONE.store(true, Ordering::Release);
+        });
+        let (mut told, mut lost) = (0, 0);
+        let mut cursors = [Cursor::new()];
+        let mut open = [Open::new(); 16];
+        let scale = Scale::NANOSECONDS;
+        let trace = Trace::live(graph.buffers(), scale, &mut cursors, &mut open);
+        let mut trace = trace.expect("memory");
+        loop {
+            let done = DONE.load(Ordering::Acquire);
+            match trace.next() {
+                Some(Event::Leaf(call, end)) => {
+                    let number = (call.func.expect("near code") - func(0)) / 16;
+                    assert_eq!(end.duration, number as u64, "{call:?} {end:?}");
+                    told += 1;
+                }
+                Some(Event::Lost { records, .. }) => lost += records,
+                // A begin whose end was lost, or is not there yet.
+                Some(Event::Begin(_) | Event::End(..)) => {}
+                None if done => break,
+                None => std::thread::yield_now(),
+            }
+        }
+        assert!(told > 0 && told + lost <= 80_000, "{told} {lost}");
+    });
+}
+
+kernel!(backwards);
+
+#[test]
+fn a_clock_that_steps_back_makes_a_duration_huge() {
+    use backwards::{FGRAPH, Kernel, attach, pass, scope, set_clock};
+    attach();
+    let graph = graph::<Kernel>(1, 64);
+    FGRAPH.register(graph).unwrap();
+    let a = scope(func(1));
+    pass(10);
+    let b = scope(func(2));
+    set_clock(900);
+    drop(b);
+    let c = scope(func(3));
+    set_clock(0);
+    drop(c);
+    drop(a);
+    let mut ends = 0;
+    for event in events(graph, Scale::NANOSECONDS) {
+        if let Event::Leaf(_, end) | Event::End(_, end) = event {
+            assert!(end.duration <= 10 && end.own <= 10, "{end:?}");
+            ends += 1;
+        }
+    }
+    assert_eq!((ends, graph.counters().backwards), (3, 3));
+}
+
+kernel!(sums);
+
+#[test]
+fn a_leafs_self_time_is_nothing_and_sleep_is_taken_off_twice() {
+    use sums::{FGRAPH, Kernel, attach, pass, scope, switch};
+    static ROWS: [Row; 32] = [const { Row::new() }; 32];
+    static PROFILE: Profile<Kernel> = Profile::new(&ROWS).without_sleep();
+    attach();
+    FGRAPH.register(&PROFILE).unwrap();
+    {
+        let _root = scope(func(1));
+        pass(5);
+        {
+            let _sleeper = scope(func(2));
+            pass(3);
+            switch(true);
+            pass(1_000_000);
+            switch(false);
+            let _leaf = scope(func(3));
+            pass(11);
+        }
+        pass(2);
+    }
+    let of = |index| {
+        let summary = PROFILE.get(func(index)).expect("it was called");
+        (summary.total, summary.own)
+    };
+    assert_eq!((of(1), of(2), of(3)), ((21, 7), (14, 3), (11, 11)));
+    let own: u64 = PROFILE.summaries().map(|line| line.own).sum();
+    assert_eq!(own, of(1).0);
+}
+
+kernel!(ticking);
+
+#[test]
+fn ticks_are_shown_as_nanoseconds() {
+    use ticking::{FGRAPH, Kernel, attach, in_context, pass, scope, set_clock};
+    attach();
+    let graph = graph::<Kernel>(1, 64);
+    FGRAPH.register(graph).unwrap();
+    // A counter at 3 GHz that has counted for a hundred years.
+    let scale = Scale::new(3, 1).unwrap();
+    set_clock(100 * 365 * 86_400 * 3_000_000_000);
+    let outer = scope(func(1));
+    pass(30_000_000);
+    in_context(Context::Interrupt, || {
+        let _inner = scope(func(2));
+        pass(4);
+    });
+    drop(outer);
+    let [
+        Event::Begin(begin),
+        Event::Leaf(leaf, leaf_end),
+        Event::End(_, end),
+    ] = events(graph, scale)[..]
+    else {
+        panic!("{:?}", events(graph, scale));
+    };
+    let century = 100 * 365 * 86_400 * 1_000_000_000;
+    assert_eq!(begin.begin, Some(century));
+    assert_eq!(leaf.begin, Some(century + 10_000_000));
+    assert_eq!(
+        (leaf_end.duration, leaf_end.time),
+        (1, century + 10_000_001)
+    );
+    assert_eq!(end.duration, 10_000_001);
+    let lines = text(graph, scale);
+    assert!(lines.contains(" 0.001 us "), "{lines}");
+    assert!(lines.contains(" 10000.00 us "), "{lines}");
+}
