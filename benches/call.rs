@@ -8,9 +8,14 @@ use std::hint::black_box;
 
 mod support;
 
+use fgraph::tracer::{Buffer, Full, Graph, Record};
 use support::text::follow;
-use support::tracer::{FGRAPH, attach, register, unregister};
+use support::tracer::{Bench, FGRAPH, attach, register, unregister};
 use support::{Effort, floor, line, nanoseconds};
+
+static RECORDS: [Record; 1 << 14] = [const { Record::new() }; 1 << 14];
+static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
+static GRAPH: Graph<Bench> = Graph::new(&BUFFERS);
 
 mod work {
     //! What is called. Each with a twin that is never traced: the baseline.
@@ -203,6 +208,16 @@ fn main() {
             unregister(ids);
         }
     }
+
+    // Recorded, which is what the other ways of `benches/others.rs` do.
+    let ids = vec![FGRAPH.register(&GRAPH).expect("a slot is free")];
+    follow(&ids, &cases[0].traced);
+    let written = BUFFERS[0].written();
+    let (recorded, _) = over(effort, &cases[0]);
+    assert!(BUFFERS[0].written() > written, "it records");
+    line("call/leaf/recorded", recorded, "ns");
+    follow(&ids, &[]);
+    unregister(ids);
 
     let ids = register(1, ());
     let mut scopes = |calls| {
