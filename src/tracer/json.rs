@@ -6,7 +6,8 @@
 use core::fmt::{self, Write};
 
 use super::names::{Name, Symbols};
-use super::trace::{Call, End, Ending, Event, Trace};
+use super::scale::Microseconds;
+use super::trace::{Call, End, Event, Trace};
 
 /// Writes the rest of `trace` as one array of events: `B` and `E` for each
 /// call, with its task as the thread; the names of tasks; an instant event
@@ -87,11 +88,8 @@ impl<W: Write, S: Symbols + ?Sized> Json<'_, W, S> {
         self.time = time;
         self.out.write_str(self.separator)?;
         self.separator = ",\n";
-        let (micros, part) = (time / 1000, time % 1000);
-        write!(
-            self.out,
-            "{{\"ts\":{micros}.{part:03},\"ph\":\"{phase}\",\"pid\":1"
-        )?;
+        let time = Microseconds(time);
+        write!(self.out, "{{\"ts\":{time},\"ph\":\"{phase}\",\"pid\":1")?;
         match task {
             Some(task) => write!(self.out, ",\"tid\":{task}"),
             None => Ok(()),
@@ -112,14 +110,7 @@ impl<W: Write, S: Symbols + ?Sized> Json<'_, W, S> {
     fn end(&mut self, call: &Call, end: &End) -> fmt::Result {
         self.open('E', end.time, Some(call.task))?;
         self.name(call)?;
-        let how = match end.how {
-            Ending::Returned => None,
-            Ending::Unwound => Some("unwound"),
-            Ending::TaskExit => Some("task exit"),
-            Ending::Lost => Some("end lost"),
-            Ending::Unfinished => Some("unfinished"),
-        };
-        match (how, end.value) {
+        match (end.how.remark(), end.value) {
             (None, None) => self.out.write_char('}'),
             (Some(how), _) => write!(self.out, ",\"args\":{{\"end\":\"{how}\"}}}}"),
             (None, Some(value)) => write!(self.out, ",\"args\":{{\"value\":\"{value:#x}\"}}}}"),
@@ -130,10 +121,10 @@ impl<W: Write, S: Symbols + ?Sized> Json<'_, W, S> {
         self.name_task(call.task)?;
         self.open('i', end.time, Some(call.task))?;
         self.name(call)?;
-        let (micros, part) = (end.duration / 1000, end.duration % 1000);
+        let duration = Microseconds(end.duration);
         write!(
             self.out,
-            ",\"s\":\"t\",\"args\":{{\"end\":\"begin lost\",\"dur\":{micros}.{part:03}}}}}"
+            ",\"s\":\"t\",\"args\":{{\"end\":\"begin lost\",\"dur\":{duration}}}}}"
         )
     }
 

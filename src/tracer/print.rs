@@ -13,6 +13,7 @@ use core::fmt::{self, Write};
 use bitflags::bitflags;
 
 use super::names::{Name, Symbols};
+use super::scale::digits;
 use super::trace::{Call, End, Ending, Event, Trace};
 
 bitflags! {
@@ -315,13 +316,7 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
         let value = end
             .value
             .filter(|_| self.shown.contains(Shown::RETURN_VALUE));
-        let how = match end.how {
-            Ending::Returned => None,
-            Ending::Unwound => Some("unwound"),
-            Ending::TaskExit => Some("task exit"),
-            Ending::Lost => Some("end lost"),
-            Ending::Unfinished => Some("unfinished"),
-        };
+        let how = end.how.remark();
         let headless = headless.then_some("begin lost");
         if !tail && value.is_none() && how.is_none() && headless.is_none() {
             return Ok(());
@@ -350,13 +345,6 @@ const fn mark(nanoseconds: u64) -> char {
         100_001.. => '!',
         10_001.. => '+',
         _ => ' ',
-    }
-}
-
-const fn digits(number: u64) -> usize {
-    match number.checked_ilog10() {
-        Some(log) => log as usize + 1,
-        None => 1,
     }
 }
 

@@ -57,6 +57,11 @@ impl Scale {
     }
 }
 
+/// How many digits a number has.
+pub(crate) fn digits(number: u64) -> usize {
+    number.checked_ilog10().unwrap_or(0) as usize + 1
+}
+
 /// Nanoseconds, displayed as microseconds with three decimals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Microseconds(pub(crate) u64);
@@ -64,8 +69,7 @@ pub(crate) struct Microseconds(pub(crate) u64);
 impl Microseconds {
     /// How many characters it takes.
     pub(crate) fn width(self) -> usize {
-        let whole = (self.0 / 1000).checked_ilog10().unwrap_or(0);
-        whole as usize + 1 + ".000".len()
+        digits(self.0 / 1000) + ".000".len()
     }
 }
 

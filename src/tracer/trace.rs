@@ -63,6 +63,35 @@ pub enum Ending {
     Unfinished,
 }
 
+impl Ending {
+    /// What is to be said of a call that did not just return.
+    pub(super) const fn remark(self) -> Option<&'static str> {
+        match self {
+            Self::Returned => None,
+            Self::Unwound => Some("unwound"),
+            Self::TaskExit => Some("task exit"),
+            Self::Lost => Some("end lost"),
+            Self::Unfinished => Some("unfinished"),
+        }
+    }
+}
+
+impl core::fmt::Display for Ending {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.pad(self.remark().unwrap_or("returned"))
+    }
+}
+
+impl From<Cause> for Ending {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Returned => Self::Returned,
+            Cause::Unwound => Self::Unwound,
+            Cause::TaskExit => Self::TaskExit,
+        }
+    }
+}
+
 /// Something that happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -454,11 +483,7 @@ impl<'a> Trace<'a> {
                 let end = RawEnd {
                     time,
                     ticks: Some(ticks),
-                    how: match cause {
-                        Cause::Returned => Ending::Returned,
-                        Cause::Unwound => Ending::Unwound,
-                        Cause::TaskExit => Ending::TaskExit,
-                    },
+                    how: cause.into(),
                     value: recorded.value,
                 };
                 match innermost.is_some_and(|call| call.depth == depth) {

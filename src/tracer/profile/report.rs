@@ -8,7 +8,7 @@ use core::fmt;
 use super::{Profile, Summary};
 use crate::Platform;
 use crate::tracer::names::Name;
-use crate::tracer::scale::Microseconds;
+use crate::tracer::scale::{Microseconds, digits};
 use crate::tracer::{Scale, Symbols};
 
 /// What a [`Report`] puts first: the most of it.
@@ -160,11 +160,6 @@ impl<'a, S> Report<'a, S> {
 }
 
 const HEADERS: [&str; 5] = ["total us", "self us", "average us", "min us", "max us"];
-
-/// How many digits a number has.
-fn digits(number: u64) -> usize {
-    number.checked_ilog10().unwrap_or(0) as usize + 1
-}
 
 /// Writes figures, right-aligned.
 struct Columns {
