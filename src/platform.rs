@@ -21,6 +21,18 @@ pub enum Context {
     Nmi = 3,
 }
 
+impl Context {
+    /// The context whose discriminant this is; the highest for none.
+    pub(crate) const fn from_code(code: usize) -> Self {
+        match code {
+            0 => Self::Task,
+            1 => Self::SoftInterrupt,
+            2 => Self::Interrupt,
+            _ => Self::Nmi,
+        }
+    }
+}
+
 /// The kernel under the tracer.
 ///
 /// Every function here runs in the tracer's hottest path, in any context (task,

@@ -6,7 +6,7 @@
 
 use core::fmt::{self, Write};
 
-use super::names::{Name, Symbols};
+use super::names::{Name, Named, Symbols};
 use super::trace::{Call, End, Event, Trace};
 
 /// Where bytes go.
@@ -90,7 +90,7 @@ pub fn fxt<B: ByteSink, S: Symbols + ?Sized>(
         out,
         symbols,
         functions: [None; STRINGS],
-        named: [None; NAMED],
+        named: Named::NONE,
         time: 0,
     };
     fxt.heading()?;
@@ -107,9 +107,6 @@ pub fn fxt<B: ByteSink, S: Symbols + ?Sized>(
 /// A function whose place another took is told again.
 const STRINGS: usize = 256;
 
-/// Tasks that are known to be named already; others are named again.
-const NAMED: usize = 64;
-
 /// The process that all tasks belong to.
 const PROCESS: u64 = 1;
 
@@ -122,7 +119,7 @@ struct Fxt<'a, B, S: ?Sized> {
     out: &'a mut B,
     symbols: &'a S,
     functions: [Option<usize>; STRINGS],
-    named: [Option<usize>; NAMED],
+    named: Named,
     /// Of the last event.
     time: u64,
 }
@@ -245,10 +242,7 @@ impl<B: ByteSink, S: Symbols + ?Sized> Fxt<'_, B, S> {
 
     /// Names a task before its first event.
     fn name_task(&mut self, task: usize) -> Result<(), B::Error> {
-        let Some(named) = self.named.get_mut(task % NAMED) else {
-            return Ok(());
-        };
-        if named.replace(task) == Some(task) {
+        if !self.named.is_new(task) {
             return Ok(());
         }
         match self.symbols.task(task) {

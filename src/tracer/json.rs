@@ -5,7 +5,7 @@
 
 use core::fmt::{self, Write};
 
-use super::names::{Name, Symbols};
+use super::names::{Name, Named, Symbols};
 use super::scale::Microseconds;
 use super::trace::{Call, End, Event, Trace};
 
@@ -44,7 +44,7 @@ pub fn json<S: Symbols + ?Sized>(
         out,
         symbols,
         separator: "\n",
-        named: [None; NAMED],
+        named: Named::NONE,
         time: 0,
     };
     json.out.write_char('[')?;
@@ -57,14 +57,11 @@ pub fn json<S: Symbols + ?Sized>(
     json.out.write_str("\n]\n")
 }
 
-/// Tasks that are known to be named already; others are named again.
-const NAMED: usize = 64;
-
 struct Json<'a, W, S: ?Sized> {
     out: &'a mut W,
     symbols: &'a S,
     separator: &'static str,
-    named: [Option<usize>; NAMED],
+    named: Named,
     /// Of the last event.
     time: u64,
 }
@@ -151,10 +148,7 @@ impl<W: Write, S: Symbols + ?Sized> Json<'_, W, S> {
 
     /// Names a task before its first event.
     fn name_task(&mut self, task: usize) -> fmt::Result {
-        let Some(named) = self.named.get_mut(task % NAMED) else {
-            return Ok(());
-        };
-        if named.replace(task) == Some(task) {
+        if !self.named.is_new(task) {
             return Ok(());
         }
         let Some(name) = self.symbols.task(task) else {

@@ -66,6 +66,20 @@ impl<S: Symbols + ?Sized> Symbols for &S {
     }
 }
 
+/// The tasks that were named last: a writer names a task before its first
+/// event, and again where it has forgotten that.
+pub(crate) struct Named([Option<usize>; 64]);
+
+impl Named {
+    pub(crate) const NONE: Self = Self([None; 64]);
+
+    /// Whether `task` is to be named now.
+    pub(crate) fn is_new(&mut self, task: usize) -> bool {
+        let place = self.0.get_mut(task % 64);
+        place.is_some_and(|place| place.replace(task) != Some(task))
+    }
+}
+
 /// Displays a function by name, or by address where it has none. Control
 /// characters, which would break lines, are escaped.
 pub(crate) struct Name<'a, S: ?Sized>(pub(crate) &'a S, pub(crate) usize);

@@ -303,8 +303,7 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
 
     fn function(&self, out: &mut impl Write, call: &Call) -> fmt::Result {
         match call.func {
-            // A name with a line's end in it would be two lines.
-            Some(func) => write!(OneLine(out), "{}", Name(self.symbols, func)),
+            Some(func) => write!(out, "{}", Name(self.symbols, func)),
             None => out.write_char('?'),
         }
     }
@@ -360,9 +359,13 @@ impl fmt::Display for TaskName<'_> {
         let number = digits(*task as u64);
         // Room for a name beside the number, in the column.
         let room = TASK_WIDTH.saturating_sub(number + 2);
-        let mut f = OneLine(f);
         for character in name.unwrap_or("task").chars().take(room) {
-            f.write_char(character)?;
+            // A line's end would make two lines of it.
+            f.write_char(if character.is_control() {
+                ' '
+            } else {
+                character
+            })?;
         }
         write!(f, "-{task}")
     }
@@ -388,21 +391,6 @@ impl<W: Write> Write for Padded<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.left = self.left.saturating_sub(text.chars().count());
         self.out.write_str(text)
-    }
-}
-
-/// Writes control characters as spaces.
-struct OneLine<'a, W>(&'a mut W);
-
-impl<W: Write> Write for OneLine<'_, W> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for (i, part) in text.split(char::is_control).enumerate() {
-            if i > 0 {
-                self.0.write_char(' ')?;
-            }
-            self.0.write_str(part)?;
-        }
-        Ok(())
     }
 }
 

@@ -401,12 +401,7 @@ impl Read {
             },
         };
         let near = near_address(word);
-        let context = match TAIL.get(rest) {
-            0 => Context::Task,
-            1 => Context::SoftInterrupt,
-            2 => Context::Interrupt,
-            _ => Context::Nmi,
-        };
+        let context = Context::from_code(TAIL.get(rest) as usize);
         let cause = match TAIL.get(rest) {
             0 => Cause::Returned,
             1 => Cause::Unwound,

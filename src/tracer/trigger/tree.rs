@@ -111,17 +111,11 @@ impl Place {
             3 => Some(Cause::TaskExit),
             _ => None,
         };
-        let context = match get(&self.context) {
-            0 => Context::Task,
-            1 => Context::SoftInterrupt,
-            2 => Context::Interrupt,
-            _ => Context::Nmi,
-        };
         TreeCall {
             func: get(&self.func),
             caller: get(&self.caller),
             depth: get(&self.depth),
-            context,
+            context: Context::from_code(get(&self.context)),
             start: self.start.get(),
             duration: self.duration.get(),
             cause,
