@@ -20,6 +20,10 @@ mod fake;
 #[allow(dead_code, unused_imports)]
 mod host;
 
+#[cfg(target_arch = "x86_64")]
+#[path = "common/state.rs"]
+mod state;
+
 #[path = "cases/callbacks.rs"]
 mod callbacks;
 #[path = "cases/fixture.rs"]

@@ -5,6 +5,10 @@ use fgraph::CallbackId;
 use fgraph::hook::patch::{Patch, PatchText};
 
 use super::tracer::{Bench, attach};
+use writable::with_writable_text;
+
+#[path = "../../tests/common/writable.rs"]
+mod writable;
 
 static PATCH: Patch<Bench> = Patch::new();
 
@@ -12,21 +16,7 @@ static PATCH: Patch<Bench> = Patch::new();
 // thread and no signal handlers.
 unsafe impl PatchText for Bench {
     fn patch_text<R>(f: impl FnOnce() -> R) -> R {
-        unsafe extern "C" {
-            static __executable_start: u8;
-            static etext: u8;
-        }
-        let start = (&raw const __executable_start as usize) & !0xfff;
-        let len = (&raw const etext as usize - start).next_multiple_of(0x1000);
-        let protect = |how| {
-            // SAFETY: the program's text, which stays readable and executable.
-            let result = unsafe { libc::mprotect(start as *mut libc::c_void, len, how) };
-            assert_eq!(result, 0, "text is made writable");
-        };
-        protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
-        let result = f();
-        protect(libc::PROT_READ | libc::PROT_EXEC);
-        result
+        with_writable_text(f)
     }
 }
 

@@ -251,28 +251,17 @@ pub fn with_others_stopped<R>(f: impl FnOnce() -> R) -> R {
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod writable;
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod text {
     use fgraph::hook::patch::{Patch, PatchText};
 
+    use super::writable::with_writable_text;
     use super::{Host, with_others_stopped};
 
     /// The functions of this program.
     pub static PATCH: Patch<Host> = Patch::new();
-
-    /// The pages that hold functions: from the lowest that is listed to the end
-    /// of the code. Not from the start of the program, for a page between its
-    /// read-only data and its code may be mapped to nothing.
-    fn text() -> std::ops::Range<usize> {
-        unsafe extern "C" {
-            static etext: u8;
-        }
-        // SAFETY: no memory is passed.
-        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-        let end = &raw const etext as usize;
-        let start = fgraph::patchable_functions!().iter().min();
-        let start = start.map_or(end, |&lowest| lowest & !(page - 1));
-        start..end.next_multiple_of(page)
-    }
 
     // SAFETY: the pages are writable while `f` runs, the other threads stand
     // still, and signal handlers of this thread are blocked. What is written is
@@ -281,23 +270,13 @@ mod text {
     // and the others do after their signal handler.
     unsafe impl PatchText for Host {
         fn patch_text<R>(f: impl FnOnce() -> R) -> R {
-            let text = text();
-            let protect = |how| {
-                let start = text.start as *mut libc::c_void;
-                // SAFETY: the range is this program's text, which stays
-                // readable and executable.
-                let failed = unsafe { libc::mprotect(start, text.len(), how) } != 0;
-                assert!(!failed, "mprotect: {}", std::io::Error::last_os_error());
-            };
             with_others_stopped(|| {
                 // SAFETY: the sets are initialised by the calls.
                 unsafe {
                     let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
                     libc::sigfillset(&mut all);
                     libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
-                    protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
-                    let result = f();
-                    protect(libc::PROT_READ | libc::PROT_EXEC);
+                    let result = with_writable_text(f);
                     libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
                     result
                 }

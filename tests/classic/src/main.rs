@@ -7,6 +7,8 @@
 #[path = "../../common/host.rs"]
 #[allow(dead_code, unused_imports)]
 mod host;
+#[path = "../../common/state.rs"]
+mod state;
 
 #[cfg(c)]
 mod c;
