@@ -1,29 +1,17 @@
-//! One record of a [`Buffer`](super::Buffer): sixteen bytes, and what each of
-//! their bits means.
+//! One record of a [`Buffer`](super::Buffer), sixteen bytes: how writers claim
+//! it, and what readers may see.
 //!
-//! Nothing else of the tracers shifts or masks. This file knows neither
-//! buffers nor calls in flight.
-//!
-//! ```text
-//! word 0   function's distance from the code's middle     │ long exit: ticks, low half
-//! word 1   time, low half
-//! word 2   task 16 │ depth 8 │ time 6 more bits │ context or cause 2
-//! word 3   kind 3 │ lap 5 │ entry:      depth, high byte 8 │ frozen 1
-//!                         │ far entry:  depth, high byte 8 │ address, bits 32..48
-//!                         │ leaf, exit: ticks 24
-//!                         │ long exit:  depth, high byte 8 │ ticks, bits 32..48
-//!                         │ note:       key 24
-//! ```
-//!
-//! A *note* is a value that belongs to a record of the same key, or to the
-//! buffer: words 0 and 1 are the value, and the depth's field says what it is.
+//! This file knows neither buffers nor bits; those are `words`'.
 
 use static_assertions::const_assert;
 
-use crate::Cause;
-use crate::arch::middle;
-use crate::platform::Context;
 use crate::sync::{AtomicU32, Ordering, fence};
+
+mod time;
+mod words;
+
+pub(crate) use time::{Era, nearest};
+pub(crate) use words::{Content, Holder, MAX_ARGUMENTS, MAX_DEPTH, Note, Read, Stamp, State, key};
 
 /// Memory for one record: sixteen bytes of a [`Buffer`](super::Buffer).
 ///
@@ -46,407 +34,6 @@ pub struct Record {
 
 const_assert!(cfg!(loom) || size_of::<Record>() == 16);
 
-/// A field of a 32-bit word.
-#[derive(Clone, Copy)]
-struct Field {
-    shift: u32,
-    width: u32,
-}
-
-impl Field {
-    const fn first(width: u32) -> Self {
-        Self { shift: 0, width }
-    }
-
-    const fn after(before: Self, width: u32) -> Self {
-        let field = Self {
-            shift: before.shift + before.width,
-            width,
-        };
-        assert!(field.shift + field.width <= 32, "fields fit their word");
-        field
-    }
-
-    const fn max(self) -> u32 {
-        u32::MAX >> (32 - self.width)
-    }
-
-    #[inline(always)]
-    const fn get(self, word: u32) -> u32 {
-        word >> self.shift & self.max()
-    }
-
-    /// The low bits of `value`, in their place.
-    #[inline(always)]
-    const fn put(self, value: u32) -> u32 {
-        (value & self.max()) << self.shift
-    }
-}
-
-const TASK: Field = Field::first(16);
-const DEPTH: Field = Field::after(TASK, 8);
-const TIME_HIGH: Field = Field::after(DEPTH, 6);
-const TAIL: Field = Field::after(TIME_HIGH, 2);
-
-const KIND: Field = Field::first(3);
-const LAP: Field = Field::after(KIND, 5);
-/// Ticks, or a key.
-const REST: Field = Field::after(LAP, 24);
-const DEPTH_HIGH: Field = Field::after(LAP, 8);
-const FROZEN: Field = Field::after(DEPTH_HIGH, 1);
-const HIGH: Field = Field::after(DEPTH_HIGH, 16);
-
-/// A record's time has so many bits.
-const TIME_BITS: u32 = 32 + TIME_HIGH.width;
-
-const BUSY: u32 = 1;
-const ENTRY: u32 = 2;
-const FAR_ENTRY: u32 = 3;
-const LEAF: u32 = 4;
-const EXIT: u32 = 5;
-const LONG_EXIT: u32 = 6;
-const NOTE: u32 = 7;
-
-/// The deepest depth that a record tells; deeper calls are shown there.
-pub(crate) const MAX_DEPTH: usize = u16::MAX as usize;
-
-#[inline(always)]
-const fn low(value: u64) -> u32 {
-    value as u32
-}
-
-#[inline(always)]
-const fn high(value: u64) -> u32 {
-    (value >> 32) as u32
-}
-
-#[inline(always)]
-const fn join(high: u32, low: u32) -> u64 {
-    (high as u64) << 32 | low as u64
-}
-
-/// A stretch of the platform's clock. Within one, and half of one to both
-/// sides, a record's time is unambiguous.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Era(pub(crate) u32);
-
-impl Era {
-    /// No time lies in it.
-    pub(crate) const NONE: Self = Self(u32::MAX);
-
-    #[inline(always)]
-    pub(crate) const fn of(time: u64) -> Self {
-        Self((time >> (TIME_BITS - 1)) as u32)
-    }
-
-    /// The time in its middle.
-    pub(crate) const fn middle(self) -> u64 {
-        ((self.0 as u64) << (TIME_BITS - 1)) + (1 << (TIME_BITS - 2))
-    }
-
-    /// Two eras as a note's value: the one that ends, the one that begins.
-    pub(crate) const fn change(from: Self, to: Self) -> u64 {
-        join(from.0, to.0)
-    }
-
-    pub(crate) const fn changed(value: u64) -> (Self, Self) {
-        (Self(high(value)), Self(low(value)))
-    }
-}
-
-/// The time whose low bits are `time`'s and which is nearest to `near`.
-pub(crate) const fn nearest(time: u64, near: u64) -> u64 {
-    let unused = 64 - TIME_BITS;
-    let ahead = (time.wrapping_sub(near) << unused) as i64 >> unused;
-    near.wrapping_add(ahead as u64)
-}
-
-/// What a record holds in its state word.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct State(u32);
-
-/// Who holds a record, for one who comes to it in a lap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Holder {
-    /// Nobody, or a record of an earlier lap.
-    Free,
-    /// A writer of an earlier lap, which has not ended.
-    Stalled,
-    /// A writer of this lap, which has not ended.
-    Busy,
-    /// A record of this lap.
-    Written,
-    /// A later lap.
-    Ahead,
-}
-
-impl State {
-    #[inline(always)]
-    pub(crate) const fn holder(self, lap: usize) -> Holder {
-        let kind = KIND.get(self.0);
-        if kind == 0 {
-            return Holder::Free;
-        }
-        let ahead = LAP.get(LAP.put(LAP.get(self.0).wrapping_sub(lap as u32)));
-        match (ahead, kind) {
-            (0, BUSY) => Holder::Busy,
-            (0, _) => Holder::Written,
-            (1..16, _) => Holder::Ahead,
-            (_, BUSY) => Holder::Stalled,
-            _ => Holder::Free,
-        }
-    }
-}
-
-/// What a note's value is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Note {
-    /// An argument of the entry with the same key.
-    Argument(usize),
-    /// The return value of the exit with the same key.
-    ReturnValue,
-    /// The whole address of the function of the entry with the same key.
-    Function,
-    /// A task whose number has more bits than a record: it goes by the low
-    /// ones from here on.
-    Task,
-    /// A change of [`Era`].
-    Era,
-    /// So many records were lost here.
-    Lost,
-}
-
-/// How many arguments of a call a buffer can hold.
-pub(crate) const MAX_ARGUMENTS: usize = 6;
-
-impl Note {
-    const fn code(self) -> u32 {
-        match self {
-            Self::ReturnValue => 0x10,
-            Self::Function => 0x11,
-            Self::Task => 0x12,
-            Self::Era => 0x13,
-            Self::Lost => 0x14,
-            Self::Argument(n) => n as u32,
-        }
-    }
-
-    fn from_code(code: u32) -> Option<Self> {
-        Some(match code {
-            0x10 => Self::ReturnValue,
-            0x11 => Self::Function,
-            0x12 => Self::Task,
-            0x13 => Self::Era,
-            0x14 => Self::Lost,
-            n if n < MAX_ARGUMENTS as u32 => Self::Argument(n as usize),
-            _ => return None,
-        })
-    }
-}
-
-/// The key by which notes find their record.
-pub(crate) const fn key(time: u64) -> u32 {
-    REST.get(REST.put(low(time)))
-}
-
-/// When, where and who.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Stamp {
-    /// In ticks; read back as its low bits, see [`nearest`].
-    pub(crate) time: u64,
-    /// The low bits of the task's number.
-    pub(crate) task: u16,
-    pub(crate) depth: u16,
-}
-
-impl Stamp {
-    #[inline(always)]
-    const fn word(&self, tail: u32) -> u32 {
-        TASK.put(self.task as u32)
-            | DEPTH.put(self.depth as u32)
-            | TIME_HIGH.put(high(self.time))
-            | TAIL.put(tail)
-    }
-
-    #[inline(always)]
-    const fn depth_high(&self) -> u32 {
-        DEPTH_HIGH.put((self.depth as u32) >> DEPTH.width)
-    }
-}
-
-/// A record's words, to be written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Content {
-    words: [u32; 3],
-    /// The state word without its lap.
-    state: u32,
-}
-
-impl Content {
-    /// A call begins. False beside it: the function's address has more bits
-    /// than the record holds; a [`Note::Function`] tells it.
-    #[inline(always)]
-    pub(crate) fn entry(stamp: &Stamp, func: usize, context: Context) -> (Self, bool) {
-        let (word, state, whole) = match near_distance(func) {
-            Some(distance) => (distance, KIND.put(ENTRY), true),
-            None => {
-                let address = func as u64;
-                let state = KIND.put(FAR_ENTRY) | HIGH.put(high(address));
-                let told = far_address(low(address), state) == func;
-                (low(address), state, told)
-            }
-        };
-        let content = Self {
-            words: [word, low(stamp.time), stamp.word(context as u32)],
-            state: state | stamp.depth_high(),
-        };
-        (content, whole)
-    }
-
-    /// A call ends that has a record of its own for its begin.
-    #[inline(always)]
-    pub(crate) fn exit(stamp: &Stamp, func: usize, ticks: u64, cause: Cause) -> Self {
-        let tail = match cause {
-            Cause::Returned => 0,
-            Cause::Unwound => 1,
-            Cause::TaskExit => 2,
-        };
-        let words = |word| [word, low(stamp.time), stamp.word(tail)];
-        match near_distance(func) {
-            Some(distance) if ticks <= REST.max() as u64 && stamp.depth as u32 <= DEPTH.max() => {
-                Self {
-                    words: words(distance),
-                    state: KIND.put(EXIT) | REST.put(low(ticks)),
-                }
-            }
-            _ => {
-                let ticks = ticks.min(join(HIGH.max(), u32::MAX));
-                Self {
-                    words: words(low(ticks)),
-                    state: KIND.put(LONG_EXIT) | HIGH.put(high(ticks)) | stamp.depth_high(),
-                }
-            }
-        }
-    }
-
-    pub(crate) fn note(note: Note, value: u64, task: u16, key: u32) -> Self {
-        Self {
-            words: [
-                low(value),
-                high(value),
-                TASK.put(task.into()) | DEPTH.put(note.code()),
-            ],
-            state: KIND.put(NOTE) | REST.put(key),
-        }
-    }
-}
-
-/// How far a function is from the middle of the code, if that fits a word.
-#[inline(always)]
-fn near_distance(func: usize) -> Option<u32> {
-    let distance = func.wrapping_sub(middle()) as isize;
-    i32::try_from(distance).ok().map(|distance| distance as u32)
-}
-
-#[inline(always)]
-fn near_address(distance: u32) -> usize {
-    let distance = distance as i32 as isize;
-    middle().wrapping_add_signed(distance)
-}
-
-/// The address of a far entry: 48 bits, and the sign.
-const fn far_address(low: u32, state: u32) -> usize {
-    let unused = 32 - HIGH.width;
-    (join(HIGH.get(state) << unused, 0) as i64 >> unused) as usize & !(u32::MAX as usize)
-        | low as usize
-}
-
-/// A record that was read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Read {
-    Entry {
-        stamp: Stamp,
-        func: usize,
-        context: Context,
-    },
-    Leaf {
-        stamp: Stamp,
-        func: usize,
-        context: Context,
-        ticks: u64,
-    },
-    Exit {
-        stamp: Stamp,
-        func: Option<usize>,
-        ticks: u64,
-        cause: Cause,
-    },
-    Note {
-        note: Note,
-        value: u64,
-        task: u16,
-        key: u32,
-    },
-}
-
-impl Read {
-    /// `None` for words that no writer writes.
-    fn from_words([word, time, rest]: [u32; 3], state: u32) -> Option<Self> {
-        let stamp = |deep: bool| Stamp {
-            time: join(TIME_HIGH.get(rest), time),
-            task: TASK.get(rest) as u16,
-            depth: match deep {
-                true => (DEPTH_HIGH.get(state) << DEPTH.width | DEPTH.get(rest)) as u16,
-                false => DEPTH.get(rest) as u16,
-            },
-        };
-        let near = near_address(word);
-        let context = Context::from_code(TAIL.get(rest) as usize);
-        let cause = match TAIL.get(rest) {
-            0 => Cause::Returned,
-            1 => Cause::Unwound,
-            _ => Cause::TaskExit,
-        };
-        Some(match KIND.get(state) {
-            ENTRY => Self::Entry {
-                stamp: stamp(true),
-                func: near,
-                context,
-            },
-            FAR_ENTRY => Self::Entry {
-                stamp: stamp(true),
-                func: far_address(word, state),
-                context,
-            },
-            LEAF => Self::Leaf {
-                stamp: stamp(false),
-                func: near,
-                context,
-                ticks: REST.get(state).into(),
-            },
-            EXIT => Self::Exit {
-                stamp: stamp(false),
-                func: Some(near),
-                ticks: REST.get(state).into(),
-                cause,
-            },
-            LONG_EXIT => Self::Exit {
-                stamp: stamp(true),
-                func: None,
-                ticks: join(HIGH.get(state), word),
-                cause,
-            },
-            NOTE => Self::Note {
-                note: Note::from_code(DEPTH.get(rest))?,
-                value: join(time, word),
-                task: TASK.get(rest) as u16,
-                key: REST.get(state),
-            },
-            _ => return None,
-        })
-    }
-}
-
 impl Record {
     /// Empty.
     #[must_use]
@@ -467,11 +54,15 @@ impl Record {
     /// Takes the record from `seen` for a writer of `lap`.
     #[inline(always)]
     pub(crate) fn claim(&self, seen: State, lap: usize) -> bool {
-        let busy = KIND.put(BUSY) | LAP.put(lap as u32);
         // Relaxed: nothing of the former content is read.
         let claimed = self
             .state
-            .compare_exchange(seen.0, busy, Ordering::Relaxed, Ordering::Relaxed)
+            .compare_exchange(
+                seen.0,
+                State::busy(lap).0,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
             .is_ok();
         // A reader that sees a word of ours sees the claim too, when it looks
         // at the state again. Pairs with the fence in `read`.
@@ -482,12 +73,11 @@ impl Record {
     /// Writes a claimed record.
     #[inline(always)]
     pub(crate) fn write(&self, content: &Content, lap: usize) {
-        for (place, &word) in self.content.iter().zip(&content.words) {
+        for (place, &word) in self.content.iter().zip(content.words()) {
             place.store(word, Ordering::Relaxed);
         }
         // Publishes the words to `read`.
-        self.state
-            .store(content.state | LAP.put(lap as u32), Ordering::Release);
+        self.state.store(content.state(lap).0, Ordering::Release);
     }
 
     /// Makes the entry `content` of `lap` a leaf call that took `ticks`: one
@@ -495,21 +85,19 @@ impl Record {
     /// not there, a reader has passed it, or it does not fit.
     #[inline(always)]
     pub(crate) fn close(&self, content: &Content, lap: usize, ticks: u64) -> bool {
-        if content.state != KIND.put(ENTRY) || ticks > REST.max() as u64 {
+        let Some(leaf) = content.leaf(lap, ticks) else {
             return false;
-        }
+        };
         let same = |(place, &word): (&AtomicU32, &u32)| place.load(Ordering::Relaxed) == word;
-        if !self.content.iter().zip(&content.words).all(same) {
+        if !self.content.iter().zip(content.words()).all(same) {
             return false;
         }
-        let lap = LAP.put(lap as u32);
-        let leaf = KIND.put(LEAF) | REST.put(low(ticks)) | lap;
         // Relaxed: the content was published by the store that this replaces,
         // and a reader of this one still pairs with that.
         self.state
             .compare_exchange(
-                content.state | lap,
-                leaf,
+                content.state(lap).0,
+                leaf.0,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             )
@@ -520,8 +108,8 @@ impl Record {
     pub(crate) fn read(&self, lap: usize) -> Result<Read, Holder> {
         loop {
             // Acquire pairs with the release in `write`.
-            let state = self.state.load(Ordering::Acquire);
-            let holder = State(state).holder(lap);
+            let state = State(self.state.load(Ordering::Acquire));
+            let holder = state.holder(lap);
             if holder != Holder::Written {
                 return Err(holder);
             }
@@ -532,7 +120,7 @@ impl Record {
             });
             // If a word was a later writer's, its claim is seen below.
             fence(Ordering::Acquire);
-            if self.state.load(Ordering::Relaxed) == state {
+            if self.state() == state {
                 return Read::from_words(words, state).ok_or(Holder::Stalled);
             }
         }
@@ -542,23 +130,22 @@ impl Record {
     /// end gets a record of its own. Other records are left alone.
     pub(crate) fn freeze(&self, lap: usize) {
         let state = self.state();
-        let is_entry = KIND.get(state.0) == ENTRY;
-        if is_entry && state.holder(lap) == Holder::Written {
+        if state.is_entry(lap) {
             // A failure means that it has been made a leaf call, or is gone:
             // the reader reads it after this. Relaxed: nothing is published.
-            let frozen = state.0 | FROZEN.put(1);
-            let _ =
-                self.state
-                    .compare_exchange(state.0, frozen, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.state.compare_exchange(
+                state.0,
+                state.frozen().0,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
         }
     }
 
     /// Whether this is an entry that may still become a leaf call.
     pub(crate) fn is_open(&self, lap: usize) -> bool {
         let state = self.state();
-        KIND.get(state.0) == ENTRY
-            && FROZEN.get(state.0) == 0
-            && state.holder(lap) == Holder::Written
+        state.is_entry(lap) && !state.is_frozen()
     }
 }
 
@@ -570,8 +157,8 @@ impl Default for Record {
 
 impl core::fmt::Debug for Record {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let lap = LAP.get(self.state().0) as usize;
-        f.debug_tuple("Record").field(&self.read(lap)).finish()
+        let read = self.read(self.state().lap());
+        f.debug_tuple("Record").field(&read).finish()
     }
 }
 

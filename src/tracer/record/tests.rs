@@ -1,6 +1,9 @@
 //! Where each bit is, by literals; then what comes back.
 
+use super::words::TIME_BITS;
 use super::*;
+use crate::arch::middle;
+use crate::{Cause, Context};
 
 const STAMP: Stamp = Stamp {
     time: 0x2a_89ab_cdef,
