@@ -33,4 +33,4 @@ pub use print::{Print, Shown};
 pub use profile::Profile;
 pub use record::Record;
 pub use scale::Scale;
-pub use trace::{Call, End, Ending, Event, Open, TooLittleMemory, Trace};
+pub use trace::{Call, End, Ending, Event, Open, Trace, TraceError};

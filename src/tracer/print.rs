@@ -113,7 +113,7 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
     ///
     /// Those of `out`.
     pub fn trace(mut self, out: &mut impl Write, trace: &mut Trace<'_>) -> fmt::Result {
-        self.cpu_width = digits(trace.cpus().saturating_sub(1) as u64).max(2);
+        self.cpu_width = digits(trace.buffers().len().saturating_sub(1) as u64).max(2);
         self.heading(out)?;
         let mut ran = [None; CPUS];
         for event in trace.by_ref() {

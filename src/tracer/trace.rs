@@ -8,192 +8,35 @@ use super::Scale;
 use super::buffer::Buffer;
 use super::cursor::{Arguments, Cursor, Item, Recorded};
 use super::record::Read;
-use crate::Cause;
-use crate::platform::Context;
+use crate::Context;
 
-/// A call that was recorded. Times are in nanoseconds of the platform's clock.
+mod event;
+mod open;
+
+pub use event::{Call, End, Ending, Event};
+pub use open::Open;
+
+use open::{Raw, UnderWay};
+
+/// Why a trace can not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Call {
-    /// The function; `None` at the end of a call whose begin is not known, if
-    /// it was a long one.
-    pub func: Option<usize>,
-    /// The CPU that recorded this event.
-    pub cpu: usize,
-    /// The task.
-    pub task: usize,
-    /// How many recorded calls enclose it.
-    pub depth: usize,
-    /// The context in which it ran; of a call whose begin is not known, a
-    /// task's.
-    pub context: Context,
-    /// When it began, if that is known.
-    pub begin: Option<u64>,
-    /// Its first arguments, as far as they were recorded. Of a
-    /// [`Begin`](Event::Begin) and a [`Leaf`](Event::Leaf).
-    pub arguments: Arguments,
+pub enum TraceError {
+    /// There are fewer cursors than buffers.
+    Cursors,
+    /// There is no memory for calls under way.
+    Open,
 }
 
-/// The end of a call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct End {
-    /// When it ended, or when that became known. Nanoseconds.
-    pub time: u64,
-    /// How long it took. Nanoseconds; without sleep, if that was left out.
-    pub duration: u64,
-    /// The duration without that of the recorded calls inside.
-    pub own: u64,
-    /// How it ended.
-    pub how: Ending,
-    /// The return value, where it was recorded.
-    pub value: Option<usize>,
-}
-
-/// How a call ended.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Ending {
-    /// It returned.
-    Returned,
-    /// It was jumped over, or its return slot was restored.
-    Unwound,
-    /// Its task ended inside it.
-    TaskExit,
-    /// It has ended, and the record of that is lost.
-    Lost,
-    /// It was under way at the end of the trace.
-    Unfinished,
-}
-
-impl Ending {
-    /// What is to be said of a call that did not just return.
-    pub(super) const fn remark(self) -> Option<&'static str> {
-        match self {
-            Self::Returned => None,
-            Self::Unwound => Some("unwound"),
-            Self::TaskExit => Some("task exit"),
-            Self::Lost => Some("end lost"),
-            Self::Unfinished => Some("unfinished"),
-        }
-    }
-}
-
-impl core::fmt::Display for Ending {
+impl core::fmt::Display for TraceError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.pad(self.remark().unwrap_or("returned"))
+        f.write_str(match self {
+            Self::Cursors => "fewer cursors than buffers; give one for each",
+            Self::Open => "no memory for calls under way; give an `Open` for each and each task",
+        })
     }
 }
 
-impl From<Cause> for Ending {
-    fn from(cause: Cause) -> Self {
-        match cause {
-            Cause::Returned => Self::Returned,
-            Cause::Unwound => Self::Unwound,
-            Cause::TaskExit => Self::TaskExit,
-        }
-    }
-}
-
-/// Something that happened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// A call began, in which something else happens.
-    Begin(Call),
-    /// The innermost call of its task that has begun ended. If
-    /// [`Call::begin`] is `None`, none has begun: it is the end of a call
-    /// whose begin was lost, or was before tracing.
-    End(Call, End),
-    /// A call began and ended, and called nothing that was recorded.
-    Leaf(Call, End),
-    /// Records were lost at this place.
-    Lost {
-        /// The CPU that lost them.
-        cpu: usize,
-        /// How many.
-        records: usize,
-    },
-}
-
-/// A reader's memory for one call that has begun, or one task.
-///
-/// # Example
-///
-/// ```
-/// use fgraph::tracer::Open;
-///
-/// let open = [const { Open::new() }; 256];
-/// # let _ = open;
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Open {
-    kind: Kind,
-    call: Raw,
-    /// Nothing of the call, or task, can be earlier. Ticks.
-    until: u64,
-    /// Nanoseconds in calls inside.
-    inner: u64,
-    /// Of a task: its innermost call. Of a call: the enclosing one, or the
-    /// task.
-    link: usize,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    Free,
-    Task,
-    Call,
-}
-
-/// A call in ticks.
-#[derive(Clone, Copy, Debug)]
-struct Raw {
-    func: usize,
-    task: usize,
-    cpu: usize,
-    depth: usize,
-    context: Context,
-    begin: u64,
-    /// `begin` as recorded.
-    recorded: u64,
-}
-
-impl Open {
-    /// Not in use.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            kind: Kind::Free,
-            call: Raw {
-                func: 0,
-                task: 0,
-                cpu: 0,
-                depth: 0,
-                context: Context::Task,
-                begin: 0,
-                recorded: 0,
-            },
-            until: 0,
-            inner: 0,
-            link: 0,
-        }
-    }
-}
-
-impl Default for Open {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// There is no cursor for each buffer, or no memory for calls at all.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TooLittleMemory;
-
-impl core::fmt::Display for TooLittleMemory {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("a trace needs a cursor for each buffer, and room for calls under way")
-    }
-}
-
-impl core::error::Error for TooLittleMemory {}
+impl core::error::Error for TraceError {}
 
 /// A reading of all buffers: an iterator over what happened. It allocates
 /// nothing; the caller supplies a [`Cursor`] for each buffer, and an [`Open`]
@@ -212,13 +55,13 @@ impl core::error::Error for TooLittleMemory {}
 /// for event in Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)? {
 ///     println!("{event:?}");
 /// }
-/// # Ok::<(), fgraph::tracer::TooLittleMemory>(())
+/// # Ok::<(), fgraph::tracer::TraceError>(())
 /// ```
 #[derive(Debug)]
 pub struct Trace<'a> {
     buffers: &'a [Buffer],
     cursors: &'a mut [Cursor],
-    open: &'a mut [Open],
+    open: UnderWay<'a>,
     scale: Scale,
     /// What has to wait for calls to end first.
     waiting: Option<(usize, Recorded)>,
@@ -227,10 +70,6 @@ pub struct Trace<'a> {
     live: bool,
     /// The newest time so far. Ticks.
     now: u64,
-    /// The place of the task that was found last.
-    found: usize,
-    /// Below it, all of `open` is in use.
-    free: usize,
     untracked: usize,
 }
 
@@ -241,31 +80,31 @@ impl<'a> Trace<'a> {
     ///
     /// # Errors
     ///
-    /// [`TooLittleMemory`].
+    /// There is too little memory to read.
     pub fn whole(
         buffers: &'a [Buffer],
         scale: Scale,
         cursors: &'a mut [Cursor],
         open: &'a mut [Open],
-    ) -> Result<Self, TooLittleMemory> {
-        if cursors.len() < buffers.len() || open.is_empty() {
-            return Err(TooLittleMemory);
+    ) -> Result<Self, TraceError> {
+        if cursors.len() < buffers.len() {
+            return Err(TraceError::Cursors);
+        }
+        if open.is_empty() {
+            return Err(TraceError::Open);
         }
         for (cursor, buffer) in cursors.iter_mut().zip(buffers) {
             cursor.start(buffer);
         }
-        open.fill(Open::new());
         Ok(Self {
             buffers,
             cursors,
-            open,
+            open: UnderWay::new(open),
             scale,
             waiting: None,
             last: true,
             live: false,
             now: 0,
-            found: 0,
-            free: 0,
             untracked: 0,
         })
     }
@@ -279,13 +118,13 @@ impl<'a> Trace<'a> {
     ///
     /// # Errors
     ///
-    /// [`TooLittleMemory`].
+    /// There is too little memory to read.
     pub fn live(
         buffers: &'a [Buffer],
         scale: Scale,
         cursors: &'a mut [Cursor],
         open: &'a mut [Open],
-    ) -> Result<Self, TooLittleMemory> {
+    ) -> Result<Self, TraceError> {
         Self::whole(buffers, scale, cursors, open).map(|trace| Self {
             last: false,
             live: true,
@@ -311,35 +150,16 @@ impl<'a> Trace<'a> {
         self.buffers
     }
 
-    /// How many CPUs there are.
-    #[must_use]
-    pub fn cpus(&self) -> usize {
-        self.buffers.len()
-    }
-
     /// How many calls of `task` have begun and not ended, as far as is told.
     #[must_use]
     pub fn enclosing(&self, task: usize) -> usize {
-        self.under_way(task).count()
+        self.open.of(task).count()
     }
 
     /// The function of the `level`th of these calls, the innermost first.
     #[must_use]
     pub fn enclosing_func(&self, task: usize, level: usize) -> Option<usize> {
-        self.under_way(task).nth(level).map(|call| call.func)
-    }
-
-    fn under_way(&self, task: usize) -> impl Iterator<Item = &Raw> + '_ {
-        let is_it = |open: &&Open| open.kind == Kind::Task && open.call.task == task;
-        let found = self.open.get(self.found).filter(is_it);
-        let mut link = found
-            .or_else(|| self.open.iter().find(is_it))
-            .map(|open| open.link);
-        core::iter::from_fn(move || {
-            let open = self.open.get(link?)?;
-            link = Some(open.link);
-            (open.kind == Kind::Call).then_some(&open.call)
-        })
+        self.open.of(task).nth(level).map(|call| call.func)
     }
 
     /// The buffer whose next record is the earliest.
@@ -356,70 +176,22 @@ impl<'a> Trace<'a> {
         earliest.map(|(cpu, _)| cpu)
     }
 
-    /// The place of the task, taking one if need be.
-    fn task(&mut self, task: usize) -> Option<usize> {
-        let is_it = |open: &Open| open.kind == Kind::Task && open.call.task == task;
-        if self.open.get(self.found).is_some_and(is_it) {
-            return Some(self.found);
-        }
-        let found = match self.open.iter().position(is_it) {
-            Some(found) => found,
-            None => {
-                // A task without calls under way is not missed.
-                let idle = |(i, open): (usize, &Open)| open.kind == Kind::Task && open.link == i;
-                let place = self
-                    .take_free()
-                    .or_else(|| self.open.iter().enumerate().position(idle))?;
-                let open = self.open.get_mut(place)?;
-                *open = Open::new();
-                open.kind = Kind::Task;
-                open.call.task = task;
-                open.link = place;
-                place
-            }
-        };
-        self.found = found;
-        Some(found)
-    }
-
-    fn take_free(&mut self) -> Option<usize> {
-        let rest = self.open.get(self.free..)?;
-        let free = rest.iter().position(|open| open.kind == Kind::Free)?;
-        let place = self.free + free;
-        self.free = place + 1;
-        Some(place)
-    }
-
     fn nanoseconds(&self, ticks: u64) -> u64 {
         self.scale.nanoseconds(ticks)
     }
 
-    /// The innermost call of the task at `place`.
-    fn innermost(&self, place: usize) -> Option<(usize, &Open)> {
-        let at = self.open.get(place)?.link;
-        let open = self.open.get(at)?;
-        (open.kind == Kind::Call).then_some((at, open))
-    }
-
     /// Ends the innermost call of the task at `place`.
     fn end(&mut self, place: usize, cpu: usize, end: RawEnd) -> Option<Event> {
-        let (at, open) = self.innermost(place)?;
-        let open = *open;
-        let time = end.time.max(open.until);
+        let open = self.open.end(place)?;
         let call = open.call;
+        let time = end.time.max(open.until);
         let (begin, over) = (self.nanoseconds(call.begin), self.nanoseconds(time));
         // The recorded duration, if it is no mere difference of times.
         let duration = match end.ticks {
             Some(ticks) if ticks != end.time.wrapping_sub(call.recorded) => self.nanoseconds(ticks),
             _ => over.saturating_sub(begin),
         };
-        self.open.get_mut(place)?.link = open.link;
-        if let Some(above) = self.open.get_mut(open.link) {
-            above.until = above.until.max(time);
-            above.inner = above.inner.saturating_add(duration);
-        }
-        *self.open.get_mut(at)? = Open::new();
-        self.free = self.free.min(at);
+        self.open.pass(place, time, duration);
         let call = Call {
             func: Some(call.func),
             cpu,
@@ -444,13 +216,13 @@ impl<'a> Trace<'a> {
     fn tell(&mut self, cpu: usize, recorded: &Recorded) -> Told {
         let &Recorded { time, depth, .. } = recorded;
         self.now = self.now.max(time);
-        let Some(place) = self.task(recorded.task) else {
+        let Some(place) = self.open.task(recorded.task) else {
             self.untracked += 1;
             return Told::Nothing;
         };
         // What is deeper than this has ended; at the same depth, only this
         // can end it.
-        let innermost = self.innermost(place).map(|(_, open)| open.call);
+        let innermost = self.open.innermost(place).copied();
         let ended = match recorded.read {
             Read::Exit { func, .. } => innermost.is_some_and(|call| {
                 call.depth > depth
@@ -538,8 +310,7 @@ impl<'a> Trace<'a> {
         context: Context,
         leaf: Option<u64>,
     ) -> Option<Event> {
-        let link = self.open.get(place)?.link;
-        let begin = recorded.time.max(self.open.get(link)?.until);
+        let begin = recorded.time.max(self.open.until(place)?);
         let call = Call {
             func: Some(func),
             cpu,
@@ -554,9 +325,7 @@ impl<'a> Trace<'a> {
             self.now = self.now.max(over);
             let time = self.nanoseconds(over);
             let duration = time.saturating_sub(self.nanoseconds(begin));
-            let above = self.open.get_mut(link)?;
-            above.until = over;
-            above.inner = above.inner.saturating_add(duration);
+            self.open.pass(place, over, duration);
             let end = End {
                 time,
                 duration,
@@ -566,26 +335,19 @@ impl<'a> Trace<'a> {
             };
             return Some(Event::Leaf(call, end));
         }
-        let Some(at) = self.take_free() else {
+        let under_way = Raw {
+            func,
+            task: recorded.task,
+            cpu,
+            depth: recorded.depth,
+            context,
+            begin,
+            recorded: recorded.time,
+        };
+        if self.open.begin(place, under_way).is_none() {
             self.untracked += 1;
             return None;
-        };
-        *self.open.get_mut(at)? = Open {
-            kind: Kind::Call,
-            call: Raw {
-                func,
-                task: recorded.task,
-                cpu,
-                depth: recorded.depth,
-                context,
-                begin,
-                recorded: recorded.time,
-            },
-            until: begin,
-            inner: 0,
-            link,
-        };
-        self.open.get_mut(place)?.link = at;
+        }
         Some(Event::Begin(call))
     }
 
@@ -600,10 +362,8 @@ impl<'a> Trace<'a> {
 
     /// Ends a call that is under way at the end.
     fn unfinished(&mut self) -> Option<Event> {
-        let under_way =
-            |(i, open): (usize, &Open)| (open.kind == Kind::Task && open.link != i).then_some(i);
-        let place = self.open.iter().enumerate().find_map(under_way)?;
-        let cpu = self.innermost(place)?.1.call.cpu;
+        let place = self.open.busy_task()?;
+        let cpu = self.open.innermost(place)?.cpu;
         let end = RawEnd {
             time: self.now,
             ticks: None,

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::{self, Write};
 
 use fgraph::tracer::{
-    Buffer, ByteSink, Cursor, Open, Print, Scale, Shown, Symbols, TooLittleMemory, Trace, folded,
-    fxt, json,
+    Buffer, ByteSink, Cursor, Open, Print, Scale, Shown, Symbols, Trace, TraceError, folded, fxt,
+    json,
 };
 
 /// Calls that may be under way at once, over all tasks.
@@ -16,7 +16,7 @@ pub fn with_trace<R>(
     buffers: &[Buffer],
     scale: Scale,
     read: impl FnOnce(&mut Trace<'_>) -> R,
-) -> Result<R, TooLittleMemory> {
+) -> Result<R, TraceError> {
     let mut cursors: Vec<Cursor> = buffers.iter().map(|_| Cursor::new()).collect();
     let mut open = vec![Open::new(); OPEN];
     Ok(read(&mut Trace::whole(

@@ -65,7 +65,7 @@ impl Symbols for Names {
 pub fn write_uftrace(directory: &Path, trace: &mut Trace<'_>, symbols: &dyn Symbols) {
     let mut seen = Vec::new();
     // All that were called, by looking: a directory wants a whole table.
-    let mut cursors: Vec<Cursor> = (0..trace.cpus()).map(|_| Cursor::new()).collect();
+    let mut cursors: Vec<Cursor> = trace.buffers().iter().map(|_| Cursor::new()).collect();
     let mut open = vec![Open::new(); 4096];
     let all = Trace::whole(trace.buffers(), Scale::NANOSECONDS, &mut cursors, &mut open);
     for event in all.expect("memory") {
