@@ -45,9 +45,23 @@ pub mod scope;
 ///         &FGRAPH
 ///     }
 /// }
+/// assert!(std::ptr::eq(<Kernel as fgraph::hook::Global>::fgraph(), &FGRAPH));
 /// ```
 pub trait Global<const N: usize = 16>: Platform + Sized {
     /// The tracer: always the same. Runs before the recursion guard is set, as
     /// all of [`Platform`] does.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_kernel!()]
+    /// # use fgraph::{Fgraph, hook::Global};
+    /// # impl Global for Kernel {
+    /// fn fgraph() -> &'static Fgraph<Self> {
+    ///     &FGRAPH
+    /// }
+    /// # }
+    /// assert!(std::ptr::eq(Kernel::fgraph(), Kernel::fgraph()));
+    /// ```
     fn fgraph() -> &'static Fgraph<Self, N>;
 }

@@ -1,13 +1,3 @@
-#![no_std]
-#![deny(missing_docs, unreachable_pub)]
-// What the hook for patched entries alone uses, where there is none.
-#![cfg_attr(
-    not(all(
-        any(target_arch = "x86_64", target_arch = "aarch64"),
-        target_pointer_width = "64"
-    )),
-    allow(dead_code, unused_imports)
-)]
 //! A function graph tracer for kernels: every entry **and every return** of the
 //! functions that are traced, handed to up to 16 callbacks, over a *shadow
 //! stack* of plain words that belongs to the running task.
@@ -72,6 +62,20 @@
 //! 7. *The tracer does not trace itself*: each context is guarded by itself.
 //! 8. *A walker gets the truth*: [`Fgraph::real_return`] knows every replaced
 //!    return address.
+
+#![no_std]
+#![deny(missing_docs, unreachable_pub)]
+// What the hook for patched entries alone uses, where there is none.
+#![cfg_attr(
+    not(all(
+        any(target_arch = "x86_64", target_arch = "aarch64"),
+        target_pointer_width = "64"
+    )),
+    allow(dead_code, unused_imports)
+)]
+
+#[macro_use]
+mod example;
 
 mod arch;
 pub mod fgraph;

@@ -15,15 +15,22 @@ use crate::{Fgraph, Platform};
 /// as unwound, and the drop does nothing. If it is dropped inside a traced call
 /// that it was given to, it ends there, and the call goes on.
 ///
+/// # Example
+///
+/// A guard that is dropped early ends its call there.
+///
+/// ```
+#[doc = example_calls!()]
+/// let scope = FGRAPH.scope(0x3000, 0);
+/// assert_eq!(STACK.depth(), 1);
+/// drop(scope);
+/// assert_eq!(STACK.depth(), 0);
+/// ```
+///
+/// It stays with its task:
+///
 /// ```compile_fail,E0277
-/// # use fgraph::{Fgraph, Platform, RetStack};
-/// # struct Kernel;
-/// # // SAFETY: it has no task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
-/// #     fn clock() -> u64 { 0 }
-/// # }
-/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+#[doc = example_kernel!()]
 /// let scope = FGRAPH.scope(0, 0);
 /// // Another thread is another task.
 /// std::thread::spawn(move || drop(scope));
@@ -46,20 +53,19 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::{Fgraph, Platform, RetStack};
-    /// # static STACK: RetStack = RetStack::new();
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// #     fn clock() -> u64 { 0 }
-    /// # }
-    /// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+    #[doc = example_kernel!()]
     /// fn read_block(number: u64) {
+    ///     // Not `let _ =`, which drops at once.
     ///     let _scope = FGRAPH.scope(read_block as fn(u64) as usize, 0);
     ///     // …
     /// }
+    ///
+    /// # static COUNTS: fgraph::tracer::trigger::Counts =
+    /// #     fgraph::tracer::trigger::Counts::new(&[]);
+    /// FGRAPH.register(&COUNTS)?;
     /// read_block(7);
+    /// assert_eq!(COUNTS.others(), 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[inline]
     pub fn scope(&self, func: usize, caller: usize) -> Scope<'_, P, N> {

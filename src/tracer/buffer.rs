@@ -18,6 +18,17 @@ use super::record::{Content, Era, Holder, Note, Read, Record};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 
 /// What a full buffer does.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::{Buffer, Full, Record};
+///
+/// static RECORDS: [Record; 64] = [const { Record::new() }; 64];
+/// /// The last 64 records, at any time.
+/// static BUFFER: Buffer = Buffer::new(&RECORDS, Full::Overwrite);
+/// # assert_eq!(BUFFER.written(), 0);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Full {
     /// The oldest records give way.
@@ -76,6 +87,16 @@ pub(super) enum Look {
 
 impl Buffer {
     /// A buffer over `records`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Buffer, Full, Record};
+    ///
+    /// static RECORDS: [Record; 100] = [const { Record::new() }; 100];
+    /// static BUFFER: Buffer = Buffer::new(&RECORDS, Full::Stop);
+    /// assert_eq!(BUFFER.capacity(), 64);
+    /// ```
     #[must_use]
     pub const fn new(records: &'static [Record], full: Full) -> Self {
         let used = match records.len().checked_ilog2() {
@@ -94,6 +115,15 @@ impl Buffer {
     }
 
     /// How many records it holds at most.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Buffer, Full};
+    ///
+    /// let buffer = Buffer::new(&[], Full::Overwrite);
+    /// assert_eq!(buffer.capacity(), 0);
+    /// ```
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.records.len()
@@ -101,6 +131,14 @@ impl Buffer {
 
     /// How many records were written since the start, read or not, overwritten
     /// or not. Wraps.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_calls!()]
+    /// // Two calls: one with a call inside, one without.
+    /// assert_eq!(BUFFERS[0].written(), 3);
+    /// ```
     #[must_use]
     pub fn written(&self) -> usize {
         self.newest()

@@ -14,8 +14,9 @@ use super::record::{Era, MAX_ARGUMENTS, Note, Read, Stamp, nearest};
 /// ```
 /// use fgraph::tracer::Cursor;
 ///
+/// // One for each CPU's buffer.
 /// let cursors = [const { Cursor::new() }; 4];
-/// # let _ = cursors;
+/// # assert_eq!(cursors.len(), 4);
 /// ```
 #[derive(Debug)]
 pub struct Cursor {
@@ -76,6 +77,15 @@ pub(super) struct Recorded {
 }
 
 /// The first arguments of a call, as far as they were recorded.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::Arguments;
+///
+/// let none = Arguments::default();
+/// assert_eq!(none.first(), None);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Arguments {
     values: [usize; MAX_ARGUMENTS],
@@ -98,6 +108,18 @@ impl Default for Cursor {
 
 impl Cursor {
     /// Not in use.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Cursor, Open, Scale, Trace};
+    #[doc = example_calls!()]
+    ///
+    /// let (mut cursors, mut open) = ([Cursor::new()], [Open::new(); 16]);
+    /// let trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+    /// assert_eq!(trace.count(), 3);
+    /// # Ok::<(), fgraph::tracer::TraceError>(())
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {

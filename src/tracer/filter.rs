@@ -30,16 +30,7 @@
 //! use fgraph::tracer::Profile;
 //! use fgraph::tracer::filter::{Contexts, Depth, Filtered, OnlyBelow, Predicate};
 //! use fgraph::tracer::profile::Row;
-//! # use fgraph::{Fgraph, Platform, RetStack};
-//! # static STACK: RetStack = RetStack::new();
-//! # struct Kernel;
-//! # // SAFETY: one CPU, one task.
-//! # unsafe impl Platform for Kernel {
-//! #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-//! #     fn clock() -> u64 { 0 }
-//! # }
-//! # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
-//! # STACK.attach(Box::leak(Box::new([0; 64])), 0..0)?;
+#![doc = example_kernel!()]
 //!
 //! type Below = OnlyBelow<Depth<Filtered<Profile<Kernel>, Contexts>>, Predicate>;
 //!
@@ -61,6 +52,60 @@
 //! ```
 
 use crate::{Callback, Entry, Exit, FrameData};
+
+/// The making and the parts of filters that hold a callback and a [`Filter`].
+macro_rules! wraps {
+    ($($name:ident),*) => {$(
+        impl<C, F> $name<C, F> {
+            /// Wraps `callback`.
+            ///
+            /// # Example
+            ///
+            /// ```
+            #[doc = concat!("use fgraph::tracer::filter::{Contexts, ", stringify!($name), "};")]
+            /// use fgraph::tracer::trigger::Counts;
+            ///
+            #[doc = concat!("static COUNTS: ", stringify!($name), "<Counts, Contexts> =")]
+            #[doc = concat!("    ", stringify!($name), "::new(Counts::new(&[]), Contexts::TASK);")]
+            /// assert_eq!(COUNTS.callback().others(), 0);
+            /// ```
+            #[must_use]
+            pub const fn new(callback: C, filter: F) -> Self {
+                Self { callback, filter }
+            }
+
+            /// The wrapped callback.
+            ///
+            /// # Example
+            ///
+            /// ```
+            #[doc = concat!("use fgraph::tracer::filter::", stringify!($name), ";")]
+            ///
+            #[doc = concat!("let wraps = ", stringify!($name), "::new(1, 2);")]
+            /// assert_eq!(*wraps.callback(), 1);
+            /// ```
+            #[must_use]
+            pub const fn callback(&self) -> &C {
+                &self.callback
+            }
+
+            /// The filter.
+            ///
+            /// # Example
+            ///
+            /// ```
+            #[doc = concat!("use fgraph::tracer::filter::", stringify!($name), ";")]
+            ///
+            #[doc = concat!("let wraps = ", stringify!($name), "::new(1, 2);")]
+            /// assert_eq!(*wraps.filter(), 2);
+            /// ```
+            #[must_use]
+            pub const fn filter(&self) -> &F {
+                &self.filter
+            }
+        }
+    )*};
+}
 
 mod around;
 mod by;
@@ -90,6 +135,28 @@ pub use by::{Contexts, Cpus, Functions, Not, Predicate, Switch, Tasks, UnsortedE
 /// ```
 pub trait Filter: Sync + 'static {
     /// Whether the callback sees this call.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Filter;
+    /// use fgraph::{Context, Entry, FrameData};
+    ///
+    /// /// Calls of tasks with few traced calls around them.
+    /// struct Shallow;
+    ///
+    /// impl Filter for Shallow {
+    ///     fn accepts<D: FrameData>(&self, call: &Entry<'_, D>) -> bool {
+    ///         call.context() == Context::Task && call.depth() < 4
+    ///     }
+    /// }
+    /// # use fgraph::tracer::{filter::Filtered, trigger::Counts};
+    #[doc = example_kernel!()]
+    /// # static COUNTS: Filtered<Counts, Shallow> = Filtered::new(Counts::new(&[]), Shallow);
+    /// # FGRAPH.register(&COUNTS).unwrap();
+    /// # drop(FGRAPH.scope(0x1000, 0));
+    /// # assert_eq!(COUNTS.callback().others(), 1);
+    /// ```
     fn accepts<D: FrameData>(&self, call: &Entry<'_, D>) -> bool;
 }
 
@@ -114,6 +181,43 @@ impl<A: Filter, B: Filter> Filter for (A, B) {
 ///
 /// A callback that writes at entry can not be this: what is written, perhaps
 /// read already, does not go away.
+///
+/// # Example
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use fgraph::tracer::filter::{Deferred, MinDuration};
+/// use fgraph::{Callback, Entry, Exit};
+///
+/// /// Counts calls when they end.
+/// struct Ended(AtomicU64);
+///
+/// impl Callback for Ended {
+///     type Frame = ();
+///
+///     fn entry(&self, _: Entry<'_, ()>) -> Option<()> {
+///         Some(())
+///     }
+///
+///     fn exit(&self, _: Exit<'_, ()>, (): ()) {
+///         self.0.fetch_add(1, Ordering::Relaxed);
+///     }
+/// }
+///
+/// impl Deferred for Ended {}
+///
+#[doc = example_kernel!()]
+/// // The clock here moves by 1,000 whenever it is read.
+/// static SLOW: MinDuration<Kernel, Ended> = MinDuration::new(Ended(AtomicU64::new(0)), 2000);
+///
+/// FGRAPH.register(&SLOW)?;
+/// let outer = FGRAPH.scope(0x1000, 0);
+/// drop(FGRAPH.scope(0x2000, 0));
+/// drop(outer);
+/// assert_eq!(SLOW.callback().0.load(Ordering::Relaxed), 1);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 pub trait Deferred: Callback {
     /// A call ended that is to leave no record. Runs where `exit` would have.
     fn discard(&self, call: Exit<'_, Self::Frame>, data: Self::Frame) {
@@ -147,31 +251,30 @@ impl<C: Deferred> Deferred for &'static C {
 ///
 /// The calls inside a refused one are judged by themselves; to the wrapped
 /// callback they are inside the nearest accepted one.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::filter::{Contexts, Filtered};
+/// use fgraph::tracer::trigger::{Counts, Tally};
+#[doc = example_kernel!()]
+///
+/// static TALLIES: [Tally; 16] = [const { Tally::new() }; 16];
+/// static IN_INTERRUPTS: Filtered<Counts, Contexts> =
+///     Filtered::new(Counts::new(&TALLIES), Contexts::INTERRUPT);
+///
+/// FGRAPH.register(&IN_INTERRUPTS)?;
+/// drop(FGRAPH.scope(0x1000, 0));
+/// assert_eq!(IN_INTERRUPTS.callback().get(0x1000), 0);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Debug)]
 pub struct Filtered<C, F> {
     callback: C,
     filter: F,
 }
 
-impl<C, F> Filtered<C, F> {
-    /// Wraps `callback`.
-    #[must_use]
-    pub const fn new(callback: C, filter: F) -> Self {
-        Self { callback, filter }
-    }
-
-    /// The wrapped callback.
-    #[must_use]
-    pub const fn callback(&self) -> &C {
-        &self.callback
-    }
-
-    /// The filter.
-    #[must_use]
-    pub const fn filter(&self) -> &F {
-        &self.filter
-    }
-}
+wraps!(Filtered);
 
 impl<C: Callback, F: Filter> Callback for Filtered<C, F> {
     type Frame = C::Frame;

@@ -41,14 +41,7 @@ bitflags! {
 ///
 /// ```
 /// use fgraph::tracer::{Buffer, Full, Graph, Record, Recorded};
-/// # use fgraph::{Fgraph, Platform, RetStack};
-/// # static STACK: RetStack = RetStack::new();
-/// # struct Kernel;
-/// # // SAFETY: one CPU, one task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-/// #     fn clock() -> u64 { 0 }
-/// # }
+#[doc = example_kernel!()]
 ///
 /// static RECORDS: [Record; 4096] = [const { Record::new() }; 4096];
 /// static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
@@ -56,7 +49,6 @@ bitflags! {
 ///     .max_depth(20)
 ///     .recorded(Recorded::RETURN_VALUE);
 ///
-/// static FGRAPH: Fgraph<Kernel> = Fgraph::new();
 /// FGRAPH.register(&GRAPH)?;
 /// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```

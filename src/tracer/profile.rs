@@ -201,19 +201,8 @@ impl Summary {
 /// ```
 /// use fgraph::tracer::Profile;
 /// use fgraph::tracer::profile::{Order, Row, Summary};
-/// use fgraph::{Fgraph, Platform, RetStack};
-/// # use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-/// # static STACK: RetStack = RetStack::new();
-/// # static CLOCK: AtomicU64 = AtomicU64::new(0);
-/// # struct Kernel;
-/// # // SAFETY: one CPU, one task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-/// #     fn clock() -> u64 { CLOCK.fetch_add(10, Relaxed) }
-/// # }
-/// # STACK.attach(Box::leak(Box::new([0; 64])), 0..0)?;
+#[doc = example_kernel!()]
 ///
-/// static FGRAPH: Fgraph<Kernel> = Fgraph::new();
 /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
 /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
 ///
@@ -223,8 +212,8 @@ impl Summary {
 ///     let _inner = FGRAPH.scope(0x2000, 0x1004);
 /// }
 /// let outer = PROFILE.get(0x1000).unwrap();
-/// // The clock here moves by ten whenever it is read.
-/// assert_eq!((outer.hits, outer.total, outer.own), (1, 30, 20));
+/// // The clock here moves by a thousand ticks whenever it is read.
+/// assert_eq!((outer.hits, outer.total, outer.own), (1, 3000, 2000));
 ///
 /// let mut scratch = [Summary::default(); 16];
 /// let report = PROFILE.report(Order::Total, &mut scratch);

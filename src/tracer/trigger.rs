@@ -39,16 +39,7 @@ pub use tree::{Tree, TreeCall, TreeCalls};
 /// use fgraph::tracer::filter::{Filtered, Predicate, Switch};
 /// use fgraph::tracer::profile::Row;
 /// use fgraph::tracer::trigger::Trigger;
-/// # use fgraph::{Fgraph, Platform, RetStack};
-/// # static STACK: RetStack = RetStack::new();
-/// # struct Kernel;
-/// # // SAFETY: one CPU, one task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-/// #     fn clock() -> u64 { 0 }
-/// # }
-/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
-/// # STACK.attach(Box::leak(Box::new([0; 64])), 0..0)?;
+#[doc = example_kernel!()]
 ///
 /// static TRACING: Switch = Switch::new(true);
 /// static STOP: Trigger<Predicate> = Trigger::new(Predicate(|func| func == 0x666), &TRACING, false);
@@ -176,16 +167,7 @@ impl Keyed for Tally {
 ///
 /// ```
 /// use fgraph::tracer::trigger::{Counts, Tally};
-/// # use fgraph::{Fgraph, Platform, RetStack};
-/// # static STACK: RetStack = RetStack::new();
-/// # struct Kernel;
-/// # // SAFETY: one CPU, one task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-/// #     fn clock() -> u64 { 0 }
-/// # }
-/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
-/// # STACK.attach(Box::leak(Box::new([0; 64])), 0..0)?;
+#[doc = example_kernel!()]
 ///
 /// static TALLIES: [Tally; 64] = [const { Tally::new() }; 64];
 /// static COUNTS: Counts = Counts::new(&TALLIES);

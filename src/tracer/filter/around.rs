@@ -14,6 +14,27 @@ use crate::{Callback, Entry, Exit, Platform};
 ///
 /// What the wrapped callback refuses in between changes nothing for the calls
 /// inside: also if it refuses the chosen function itself. A word a frame.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::Profile;
+/// use fgraph::tracer::filter::{OnlyBelow, Predicate};
+/// use fgraph::tracer::profile::Row;
+#[doc = example_kernel!()]
+///
+/// static ROWS: [Row; 16] = [const { Row::new() }; 16];
+/// static PROFILE: OnlyBelow<Profile<Kernel>, Predicate> =
+///     OnlyBelow::new(Profile::new(&ROWS), Predicate(|func| func == 0x2000));
+///
+/// FGRAPH.register(&PROFILE)?;
+/// // Each inside the one before.
+/// let scopes = [0x1000, 0x2000, 0x3000].map(|func| FGRAPH.scope(func, 0));
+/// scopes.into_iter().rev().for_each(drop);
+/// let hits = |func| PROFILE.callback().get(func).map_or(0, |summary| summary.hits);
+/// assert_eq!([0x1000, 0x2000, 0x3000].map(hits), [0, 1, 1]);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Debug)]
 pub struct OnlyBelow<C, F> {
     callback: C,
@@ -23,42 +44,31 @@ pub struct OnlyBelow<C, F> {
 /// Passes on all calls but those of the functions that `F` accepts and all
 /// inside them. `F` is asked for every call that has none of those around it.
 /// A word a frame.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::Profile;
+/// use fgraph::tracer::filter::{NotBelow, Predicate};
+/// use fgraph::tracer::profile::Row;
+#[doc = example_kernel!()]
+///
+/// static ROWS: [Row; 16] = [const { Row::new() }; 16];
+/// static PROFILE: NotBelow<Profile<Kernel>, Predicate> =
+///     NotBelow::new(Profile::new(&ROWS), Predicate(|func| func == 0x2000));
+///
+/// FGRAPH.register(&PROFILE)?;
+/// // Each inside the one before.
+/// let scopes = [0x1000, 0x2000, 0x3000].map(|func| FGRAPH.scope(func, 0));
+/// scopes.into_iter().rev().for_each(drop);
+/// let hits = |func| PROFILE.callback().get(func).map_or(0, |summary| summary.hits);
+/// assert_eq!([0x1000, 0x2000, 0x3000].map(hits), [1, 0, 0]);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Debug)]
 pub struct NotBelow<C, F> {
     callback: C,
     filter: F,
-}
-
-macro_rules! wraps {
-    ($($name:ident),*) => {$(
-        impl<C, F> $name<C, F> {
-            /// Wraps `callback`.
-            #[must_use]
-            pub const fn new(callback: C, filter: F) -> Self {
-                Self { callback, filter }
-            }
-
-            /// The wrapped callback.
-            #[must_use]
-            pub const fn callback(&self) -> &C {
-                &self.callback
-            }
-
-            /// The filter.
-            #[must_use]
-            pub const fn filter(&self) -> &F {
-                &self.filter
-            }
-        }
-
-        impl<C: Deferred, F: Filter> Deferred for $name<C, F> {
-            fn discard(&self, call: Exit<'_, Self::Frame>, data: Self::Frame) {
-                if let Some(data) = data {
-                    self.callback.discard(call.inner(), data);
-                }
-            }
-        }
-    )*};
 }
 
 wraps!(OnlyBelow, NotBelow);
@@ -87,6 +97,14 @@ impl<C: Callback, F: Filter> Callback for OnlyBelow<C, F> {
     }
 }
 
+impl<C: Deferred, F: Filter> Deferred for OnlyBelow<C, F> {
+    fn discard(&self, call: Exit<'_, Self::Frame>, data: Self::Frame) {
+        if let Some(data) = data {
+            self.callback.discard(call.inner(), data);
+        }
+    }
+}
+
 /// A frame with `None` is that of a chosen function: what is inside is refused
 /// and has no frame, so that the nearest frame tells.
 impl<C: Callback, F: Filter> Callback for NotBelow<C, F> {
@@ -111,9 +129,36 @@ impl<C: Callback, F: Filter> Callback for NotBelow<C, F> {
     }
 }
 
+impl<C: Deferred, F: Filter> Deferred for NotBelow<C, F> {
+    fn discard(&self, call: Exit<'_, Self::Frame>, data: Self::Frame) {
+        if let Some(data) = data {
+            self.callback.discard(call.inner(), data);
+        }
+    }
+}
+
 /// Passes on calls that have fewer than `limit` calls around them which it has
 /// passed on and the callback has accepted. Calls that only others follow do
 /// not count, nor does what is refused in between. A word a frame.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::Profile;
+/// use fgraph::tracer::filter::Depth;
+/// use fgraph::tracer::profile::Row;
+#[doc = example_kernel!()]
+///
+/// static ROWS: [Row; 16] = [const { Row::new() }; 16];
+/// static OUTERMOST: Depth<Profile<Kernel>> = Depth::new(Profile::new(&ROWS), 1);
+///
+/// FGRAPH.register(&OUTERMOST)?;
+/// let outer = FGRAPH.scope(0x1000, 0);
+/// drop(FGRAPH.scope(0x2000, 0));
+/// drop(outer);
+/// assert_eq!(OUTERMOST.callback().summaries().count(), 1);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Debug)]
 pub struct Depth<C> {
     callback: C,
@@ -123,6 +168,15 @@ pub struct Depth<C> {
 impl<C> Depth<C> {
     /// Wraps `callback`. With a limit of 1 it sees no call inside another of
     /// its own, with 0 none at all.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Depth;
+    ///
+    /// let depth = Depth::new("callback", 3);
+    /// assert_eq!(*depth.callback(), "callback");
+    /// ```
     #[must_use]
     pub const fn new(callback: C, limit: usize) -> Self {
         Self {
@@ -132,12 +186,38 @@ impl<C> Depth<C> {
     }
 
     /// The wrapped callback.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Depth;
+    /// use fgraph::tracer::trigger::Counts;
+    ///
+    /// static COUNTS: Depth<Counts> = Depth::new(Counts::new(&[]), 3);
+    /// assert_eq!(COUNTS.callback().others(), 0);
+    /// ```
     #[must_use]
     pub const fn callback(&self) -> &C {
         &self.callback
     }
 
     /// Sets another limit, for calls that begin from now on. Any context.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Depth;
+    /// use fgraph::tracer::trigger::Counts;
+    #[doc = example_kernel!()]
+    ///
+    /// static COUNTS: Depth<Counts> = Depth::new(Counts::new(&[]), 0);
+    /// FGRAPH.register(&COUNTS)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// COUNTS.set_limit(1);
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert_eq!(COUNTS.callback().others(), 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     pub fn set_limit(&self, limit: usize) {
         // Relaxed: nothing else is published with it.
         self.limit.store(limit, Ordering::Relaxed);
@@ -180,6 +260,27 @@ impl<C: Deferred> Deferred for Depth<C> {
 /// the end of a quick call as [`discard`](Deferred::discard). A call that the
 /// clock says ended before it began took 0 ticks, and is counted. The time
 /// that a task sleeps counts as taken. A 64-bit number a frame.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::Profile;
+/// use fgraph::tracer::filter::MinDuration;
+/// use fgraph::tracer::profile::Row;
+#[doc = example_kernel!()]
+///
+/// static ROWS: [Row; 16] = [const { Row::new() }; 16];
+/// // The clock here moves by 1,000 whenever it is read.
+/// static SLOW: MinDuration<Kernel, Profile<Kernel>> = MinDuration::new(Profile::new(&ROWS), 4000);
+///
+/// FGRAPH.register(&SLOW)?;
+/// let outer = FGRAPH.scope(0x1000, 0);
+/// drop(FGRAPH.scope(0x2000, 0));
+/// drop(outer);
+/// assert!(SLOW.callback().get(0x1000).is_some());
+/// assert!(SLOW.callback().get(0x2000).is_none());
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Debug)]
 pub struct MinDuration<P, C> {
     callback: C,
@@ -190,6 +291,20 @@ pub struct MinDuration<P, C> {
 
 impl<P: Platform, C> MinDuration<P, C> {
     /// Wraps `callback`; `minimum` is in ticks of the platform's clock.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Profile;
+    /// use fgraph::tracer::filter::MinDuration;
+    /// use fgraph::tracer::profile::Row;
+    #[doc = example_kernel!()]
+    ///
+    /// static ROWS: [Row; 16] = [const { Row::new() }; 16];
+    /// // Of a clock of 2.4 GHz, the ticks of 10 µs.
+    /// static SLOW: MinDuration<Kernel, Profile<Kernel>> = MinDuration::new(Profile::new(&ROWS), 24_000);
+    /// # assert_eq!(SLOW.backwards(), 0);
+    /// ```
     #[must_use]
     pub const fn new(callback: C, minimum: u64) -> Self {
         Self {
@@ -201,12 +316,45 @@ impl<P: Platform, C> MinDuration<P, C> {
     }
 
     /// The wrapped callback.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Profile;
+    /// use fgraph::tracer::filter::MinDuration;
+    /// use fgraph::tracer::profile::Row;
+    #[doc = example_kernel!()]
+    ///
+    /// static ROWS: [Row; 16] = [const { Row::new() }; 16];
+    /// static SLOW: MinDuration<Kernel, Profile<Kernel>> = MinDuration::new(Profile::new(&ROWS), 4000);
+    /// assert_eq!(SLOW.callback().summaries().count(), 0);
+    /// ```
     #[must_use]
     pub const fn callback(&self) -> &C {
         &self.callback
     }
 
     /// How many calls ended before they began.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Profile;
+    /// use fgraph::tracer::filter::MinDuration;
+    /// use fgraph::tracer::profile::Row;
+    #[doc = example_kernel!()]
+    ///
+    /// static ROWS: [Row; 16] = [const { Row::new() }; 16];
+    /// static SLOW: MinDuration<Kernel, Profile<Kernel>> = MinDuration::new(Profile::new(&ROWS), 4000);
+    ///
+    /// FGRAPH.register(&SLOW)?;
+    /// CLOCK.store(5000, std::sync::atomic::Ordering::Relaxed);
+    /// let scope = FGRAPH.scope(0x1000, 0);
+    /// CLOCK.store(0, std::sync::atomic::Ordering::Relaxed);
+    /// drop(scope);
+    /// assert_eq!(SLOW.backwards(), 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn backwards(&self) -> u32 {
         self.backwards.load(Ordering::Relaxed)

@@ -29,6 +29,15 @@ use crate::{Context, Entry, FrameData, Platform};
 pub struct Functions(&'static [Range<usize>]);
 
 /// Ranges are not ascending, or overlap: sort and join them.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::filter::Functions;
+///
+/// let error = Functions::new(&[8..9, 0..1]).unwrap_err();
+/// assert!(error.to_string().contains("sort"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnsortedError;
 
@@ -46,6 +55,18 @@ impl Functions {
     /// # Errors
     ///
     /// [`UnsortedError`].
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Functions;
+    ///
+    /// static DRIVERS: Functions = match Functions::new(&[0x1000..0x1800, 0x2000..0x2001]) {
+    ///     Ok(functions) => functions,
+    ///     Err(_) => panic!("ascending, and apart"),
+    /// };
+    /// assert!(DRIVERS.contains(0x1234));
+    /// ```
     pub const fn new(ranges: &'static [Range<usize>]) -> Result<Self, UnsortedError> {
         let (mut rest, mut end) = (ranges, 0);
         while let Some((range, more)) = rest.split_first() {
@@ -59,6 +80,16 @@ impl Functions {
     }
 
     /// Whether `func` lies in one of the ranges.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Functions;
+    ///
+    /// let functions = Functions::new(&[0x1000..0x1800, 0x2000..0x2001])?;
+    /// assert!(functions.contains(0x2000) && !functions.contains(0x1800));
+    /// # Ok::<(), fgraph::tracer::filter::UnsortedError>(())
+    /// ```
     #[must_use]
     pub fn contains(&self, func: usize) -> bool {
         let not_above = self.0.partition_point(|range| range.start <= func);
@@ -81,7 +112,7 @@ impl Filter for Functions {
 /// ```
 /// use fgraph::tracer::filter::Predicate;
 ///
-/// static LOW: Predicate = Predicate::new(|func| func < 0x10_0000);
+/// static LOW: Predicate = Predicate(|func| func < 0x10_0000);
 /// assert!((LOW.0)(0x1000));
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +124,18 @@ pub struct Predicate<F = fn(usize) -> bool>(
 impl Predicate {
     /// With a function by address, so that the filter's type can be named: for
     /// closures too that capture nothing.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::{Predicate, Switch};
+    /// use fgraph::tracer::trigger::Trigger;
+    ///
+    /// static SWITCH: Switch = Switch::new(false);
+    /// static SECOND: Trigger<Predicate> =
+    ///     Trigger::new(Predicate::new(|func| func == 0x1000), &SWITCH, true).skip(1);
+    /// assert_eq!(SECOND.hits(), 0);
+    /// ```
     #[must_use]
     pub const fn new(accepts: fn(usize) -> bool) -> Self {
         Self(accepts)
@@ -107,6 +150,23 @@ impl<F: Fn(usize) -> bool + Sync + 'static> Filter for Predicate<F> {
 }
 
 /// Accepts what another filter refuses.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::filter::{Filtered, Not, Predicate};
+/// use fgraph::tracer::trigger::{Counts, Tally};
+#[doc = example_kernel!()]
+///
+/// static TALLIES: [Tally; 16] = [const { Tally::new() }; 16];
+/// static OTHERS: Filtered<Counts, Not<Predicate>> =
+///     Filtered::new(Counts::new(&TALLIES), Not(Predicate(|func| func == 0x1000)));
+///
+/// FGRAPH.register(&OTHERS)?;
+/// drop((FGRAPH.scope(0x1000, 0), FGRAPH.scope(0x2000, 0)));
+/// assert_eq!(OTHERS.callback().iter().collect::<Vec<_>>(), [(0x2000, 1)]);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Not<F>(
     /// The other filter.
@@ -127,13 +187,7 @@ impl<F: Filter> Filter for Not<F> {
 /// # Example
 ///
 /// ```
-/// # use fgraph::{Platform, RetStack};
-/// # struct Kernel;
-/// # // SAFETY: nothing is traced.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
-/// #     fn clock() -> u64 { 0 }
-/// # }
+#[doc = example_kernel!()]
 /// use fgraph::tracer::filter::Tasks;
 ///
 /// static TASKS: Tasks<Kernel, 2> = Tasks::new();
@@ -164,6 +218,16 @@ impl<P, const N: usize> Default for Tasks<P, N> {
 
 impl<P, const N: usize> Tasks<P, N> {
     /// No tasks.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Tasks;
+    #[doc = example_kernel!()]
+    ///
+    /// static TASKS: Tasks<Kernel, 2> = Tasks::new();
+    /// assert!(!TASKS.contains(0));
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -174,6 +238,18 @@ impl<P, const N: usize> Tasks<P, N> {
 
     /// Adds a task; whether it is one of the tasks now. False: there is no
     /// room, or it is `usize::MAX`, which is no task.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Tasks;
+    #[doc = example_kernel!()]
+    ///
+    /// static TASKS: Tasks<Kernel, 2> = Tasks::new();
+    /// assert!(TASKS.add(7));
+    /// assert!(TASKS.add(7), "it is one already");
+    /// assert!(!TASKS.add(usize::MAX));
+    /// ```
     pub fn add(&self, task: usize) -> bool {
         if task == NO_TASK {
             return false;
@@ -187,6 +263,18 @@ impl<P, const N: usize> Tasks<P, N> {
     }
 
     /// Removes a task; whether it was one of the tasks.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Tasks;
+    #[doc = example_kernel!()]
+    ///
+    /// static TASKS: Tasks<Kernel, 2> = Tasks::new();
+    /// TASKS.add(7);
+    /// assert!(TASKS.remove(7));
+    /// assert!(!TASKS.remove(7));
+    /// ```
     pub fn remove(&self, task: usize) -> bool {
         // All places: of two that add the same task at once, each takes one.
         task != NO_TASK
@@ -199,6 +287,17 @@ impl<P, const N: usize> Tasks<P, N> {
     }
 
     /// Whether the task is one of the tasks.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Tasks;
+    #[doc = example_kernel!()]
+    ///
+    /// static TASKS: Tasks<Kernel, 2> = Tasks::new();
+    /// TASKS.add(7);
+    /// assert!(TASKS.contains(7) && !TASKS.contains(8));
+    /// ```
     #[must_use]
     pub fn contains(&self, task: usize) -> bool {
         self.iter().any(|other| other == task)
@@ -226,13 +325,7 @@ impl<P: Platform, const N: usize> Filter for Tasks<P, N> {
 /// # Example
 ///
 /// ```
-/// # use fgraph::{Platform, RetStack};
-/// # struct Kernel;
-/// # // SAFETY: nothing is traced.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
-/// #     fn clock() -> u64 { 0 }
-/// # }
+#[doc = example_kernel!()]
 /// use fgraph::tracer::filter::Cpus;
 ///
 /// static CPUS: Cpus<Kernel> = Cpus::new();
@@ -262,6 +355,17 @@ impl<P, const WORDS: usize> Default for Cpus<P, WORDS> {
 
 impl<P, const WORDS: usize> Cpus<P, WORDS> {
     /// No CPUs.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Cpus;
+    #[doc = example_kernel!()]
+    ///
+    /// // Two words: 128 CPUs, on a 64-bit target.
+    /// static CPUS: Cpus<Kernel, 2> = Cpus::new();
+    /// assert!(!CPUS.contains(0));
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -277,6 +381,19 @@ impl<P, const WORDS: usize> Cpus<P, WORDS> {
     }
 
     /// Adds or removes a CPU; false if there is no bit for it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Cpus;
+    #[doc = example_kernel!()]
+    ///
+    /// static CPUS: Cpus<Kernel> = Cpus::new();
+    /// CPUS.set(0, true);
+    /// CPUS.set(1, true);
+    /// CPUS.set(0, false);
+    /// assert_eq!(format!("{CPUS:?}"), "{1}");
+    /// ```
     pub fn set(&self, cpu: usize, accepted: bool) -> bool {
         let Some((word, bit)) = self.bit(cpu) else {
             return false;
@@ -290,6 +407,18 @@ impl<P, const WORDS: usize> Cpus<P, WORDS> {
     }
 
     /// Whether the CPU is one of the CPUs.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Cpus;
+    #[doc = example_kernel!()]
+    ///
+    /// static CPUS: Cpus<Kernel> = Cpus::new();
+    /// CPUS.set(3, true);
+    /// assert!(CPUS.contains(3));
+    /// assert!(!CPUS.contains(1 << 20), "there is no bit for it");
+    /// ```
     #[must_use]
     pub fn contains(&self, cpu: usize) -> bool {
         self.bit(cpu)
@@ -368,17 +497,53 @@ pub struct Switch(AtomicUsize);
 
 impl Switch {
     /// On or off.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Switch;
+    ///
+    /// static SWITCH: Switch = Switch::new(false);
+    /// assert!(!SWITCH.is_on());
+    /// ```
     #[must_use]
     pub const fn new(on: bool) -> Self {
         Self(AtomicUsize::new(on as usize))
     }
 
     /// Switches it. Any context.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::{Filtered, Switch};
+    /// use fgraph::tracer::trigger::Counts;
+    #[doc = example_kernel!()]
+    ///
+    /// static SWITCH: Switch = Switch::new(false);
+    /// static COUNTS: Filtered<Counts, &Switch> = Filtered::new(Counts::new(&[]), &SWITCH);
+    ///
+    /// FGRAPH.register(&COUNTS)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// SWITCH.set(true);
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert_eq!(COUNTS.callback().others(), 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     pub fn set(&self, on: bool) {
         self.0.store(on.into(), Ordering::Relaxed);
     }
 
     /// Whether it is on.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Switch;
+    ///
+    /// static SWITCH: Switch = Switch::new(true);
+    /// assert!(SWITCH.is_on());
+    /// ```
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0

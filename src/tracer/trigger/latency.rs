@@ -50,18 +50,7 @@ pub enum Measure {
 /// ```
 /// use fgraph::tracer::filter::Predicate;
 /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-/// # use fgraph::{Fgraph, Platform, RetStack};
-/// # use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-/// # static STACK: RetStack = RetStack::new();
-/// # static CLOCK: AtomicU64 = AtomicU64::new(0);
-/// # struct Kernel;
-/// # // SAFETY: one CPU, one task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-/// #     fn clock() -> u64 { CLOCK.fetch_add(1000, Relaxed) }
-/// # }
-/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
-/// # STACK.attach(Box::leak(Box::new([0; 64])), 0..0)?;
+#[doc = example_kernel!()]
 ///
 /// const READ: usize = 0x1000;
 /// static TREES: [Tree<100>; 3] = [const { Tree::new() }; 3];

@@ -220,15 +220,7 @@ impl<S: Symbols, const CHAIN: usize> fmt::Display for Shown<'_, S, CHAIN> {
 /// # Example
 ///
 /// ```
-/// # use fgraph::{Fgraph, Platform, RetStack};
-/// # static STACK: RetStack = RetStack::new();
-/// # struct Kernel;
-/// # // SAFETY: one CPU, one task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-/// #     fn clock() -> u64 { 0 }
-/// # }
-/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+#[doc = example_kernel!()]
 /// use fgraph::tracer::trigger::{Deepest, StackWatch};
 ///
 /// // For up to about 32 tasks.
