@@ -10,6 +10,18 @@ use super::names::{Name, Symbols};
 use super::trace::{Event, Trace};
 
 /// What [`folded`] wrote.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::folded;
+#[doc = example_trace!()]
+///
+/// let wrote = folded(&mut String::new(), &mut trace, &())?;
+/// assert_eq!((wrote.calls, wrote.nanoseconds), (2, 3000));
+/// assert_eq!((wrote.skipped, wrote.lost), (0, 0));
+/// # Ok::<(), core::fmt::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Folded {
     /// Calls: one line each.
@@ -33,17 +45,15 @@ pub struct Folded {
 /// # Example
 ///
 /// ```
-/// use fgraph::tracer::{Buffer, Cursor, Full, Open, Record, Scale, Trace, folded};
-///
-/// static RECORDS: [Record; 1024] = [const { Record::new() }; 1024];
-/// static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
+/// use fgraph::tracer::{Cursor, Open, Scale, Trace, folded};
+#[doc = example_calls!()]
 ///
 /// let mut cursors = [const { Cursor::new() }; 1];
 /// let mut open = [const { Open::new() }; 256];
 /// let mut trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
 /// let mut text = String::new();
-/// let wrote = folded(&mut text, &mut trace, &())?;
-/// assert_eq!(wrote.calls, text.lines().count());
+/// folded(&mut text, &mut trace, &Names)?;
+/// assert_eq!(text, "task 7;read;check 1000\ntask 7;read 2000\n");
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 pub fn folded<S: Symbols + ?Sized>(

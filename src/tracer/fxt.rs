@@ -25,6 +25,11 @@ use super::trace::{Call, End, Event, Trace};
 ///         Ok(())
 ///     }
 /// }
+///
+/// let mut bytes = Bytes(Vec::new());
+/// bytes.write(b"12345678")?;
+/// assert_eq!(bytes.0.len(), 8);
+/// # Ok::<(), core::convert::Infallible>(())
 /// ```
 pub trait ByteSink {
     /// Why bytes were not taken.
@@ -35,6 +40,36 @@ pub trait ByteSink {
     /// # Errors
     ///
     /// Some were not taken; nothing more will be written.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::ByteSink;
+    ///
+    /// /// Memory of a fixed size.
+    /// struct Memory<'a>(&'a mut [u8]);
+    ///
+    /// #[derive(Debug, PartialEq)]
+    /// struct Full;
+    ///
+    /// impl ByteSink for Memory<'_> {
+    ///     type Error = Full;
+    ///
+    ///     fn write(&mut self, bytes: &[u8]) -> Result<(), Full> {
+    ///         let (now, rest) = std::mem::take(&mut self.0)
+    ///             .split_at_mut_checked(bytes.len())
+    ///             .ok_or(Full)?;
+    ///         now.copy_from_slice(bytes);
+    ///         self.0 = rest;
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let mut memory = [0; 12];
+    /// let mut sink = Memory(&mut memory);
+    /// assert_eq!(sink.write(b"12345678"), Ok(()));
+    /// assert_eq!(sink.write(b"12345678"), Err(Full));
+    /// ```
     fn write(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
 }
 

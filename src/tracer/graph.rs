@@ -24,6 +24,16 @@ use crate::{Callback, Cause, Entry, Exit, FrameData, Platform, RetStack};
 
 bitflags! {
     /// What a [`Graph`] records beside calls and their times.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Recorded;
+    ///
+    /// let all = Recorded::RETURN_VALUE | Recorded::WITHOUT_SLEEP;
+    /// assert_eq!(all, Recorded::all());
+    /// assert_eq!(Recorded::default(), Recorded::empty());
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Recorded: u8 {
         /// The return value, where the hook has it.
@@ -50,6 +60,8 @@ bitflags! {
 ///     .recorded(Recorded::RETURN_VALUE);
 ///
 /// FGRAPH.register(&GRAPH)?;
+/// drop(FGRAPH.scope(0x1000, 0));
+/// assert!(BUFFERS[0].written() > 0);
 /// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```
 pub struct Graph<P> {
@@ -64,6 +76,21 @@ pub struct Graph<P> {
 }
 
 /// What a [`Graph`] could not record.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::{Graph, GraphCounters};
+#[doc = example_kernel!()]
+///
+/// // No buffer at all.
+/// static GRAPH: Graph<Kernel> = Graph::new(&[]);
+/// FGRAPH.register(&GRAPH)?;
+/// drop(FGRAPH.scope(0x1000, 0));
+/// let lost = GraphCounters { unplaced: 2, ..GraphCounters::default() };
+/// assert_eq!(GRAPH.counters(), lost);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct GraphCounters {
     /// Records of a CPU that has no buffer.
@@ -73,6 +100,17 @@ pub struct GraphCounters {
 }
 
 /// What a [`Graph`] keeps in a frame.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::FrameData;
+/// use fgraph::tracer::GraphFrame;
+///
+/// // Two words of a task's stack for each recorded call, and the word over them.
+/// #[cfg(target_pointer_width = "64")]
+/// assert_eq!(size_of::<<GraphFrame as FrameData>::Words>(), 16);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct GraphFrame {
     /// The time at entry; less what the task had slept then, if that is left
@@ -123,6 +161,22 @@ impl FrameData for GraphFrame {
 
 impl<P> Graph<P> {
     /// Records into `buffers`: a CPU's number is the index of its buffer.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Buffer, Full, Graph, Record};
+    #[doc = example_kernel!()]
+    ///
+    /// static RECORDS: [[Record; 64]; 2] = [const { [const { Record::new() }; 64] }; 2];
+    /// /// CPU 0's and CPU 1's.
+    /// static BUFFERS: [Buffer; 2] = [
+    ///     Buffer::new(&RECORDS[0], Full::Overwrite),
+    ///     Buffer::new(&RECORDS[1], Full::Overwrite),
+    /// ];
+    /// static GRAPH: Graph<Kernel> = Graph::new(&BUFFERS);
+    /// assert_eq!(GRAPH.buffers().len(), 2);
+    /// ```
     #[must_use]
     pub const fn new(buffers: &'static [Buffer]) -> Self {
         Self {
@@ -138,6 +192,23 @@ impl<P> Graph<P> {
 
     /// Records only calls that fewer than `depth` recorded calls enclose. The
     /// calls of other callbacks do not count.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Graph;
+    #[doc = example_calls!()]
+    ///
+    /// static SHALLOW: Graph<Kernel> = Graph::new(&BUFFERS).max_depth(1);
+    /// # let before = BUFFERS[0].written();
+    /// # static ONLY: fgraph::Fgraph<Kernel> = fgraph::Fgraph::new();
+    /// ONLY.register(&SHALLOW)?;
+    /// let outer = ONLY.scope(read as fn() as usize, 0);
+    /// drop(ONLY.scope(check as fn() as usize, 0));
+    /// drop(outer);
+    /// assert_eq!(BUFFERS[0].written() - before, 1, "one call, a leaf now");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub const fn max_depth(mut self, depth: usize) -> Self {
         self.max_depth = if depth < MAX_DEPTH { depth } else { MAX_DEPTH };
@@ -145,6 +216,16 @@ impl<P> Graph<P> {
     }
 
     /// Records what else is asked for.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Graph, Recorded};
+    #[doc = example_calls!()]
+    ///
+    /// static VALUES: Graph<Kernel> = Graph::new(&BUFFERS).recorded(Recorded::RETURN_VALUE);
+    /// assert!(format!("{VALUES:?}").contains("RETURN_VALUE"));
+    /// ```
     #[must_use]
     pub const fn recorded(mut self, what: Recorded) -> Self {
         self.recorded = what;
@@ -153,6 +234,17 @@ impl<P> Graph<P> {
 
     /// Records the first `count` integer arguments of each call, up to six,
     /// where the hook has them.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Graph;
+    #[doc = example_calls!()]
+    ///
+    /// /// `Print` shows them between a call's parentheses.
+    /// static ARGUMENTS: Graph<Kernel> = Graph::new(&BUFFERS).arguments(3);
+    /// # assert!(format!("{ARGUMENTS:?}").contains("arguments: 3"));
+    /// ```
     #[must_use]
     pub const fn arguments(mut self, count: usize) -> Self {
         self.arguments = if count < MAX_ARGUMENTS {
@@ -164,12 +256,26 @@ impl<P> Graph<P> {
     }
 
     /// The buffers.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_calls!()]
+    /// assert_eq!(GRAPH.buffers()[0].written(), 3);
+    /// ```
     #[must_use]
     pub const fn buffers(&self) -> &'static [Buffer] {
         self.buffers
     }
 
     /// What could not be recorded, beside what the buffers tell as lost.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_calls!()]
+    /// assert_eq!(GRAPH.counters().unplaced, 0, "each CPU has its buffer");
+    /// ```
     #[must_use]
     pub fn counters(&self) -> GraphCounters {
         GraphCounters {
@@ -315,6 +421,7 @@ impl<P> core::fmt::Debug for Graph<P> {
             .field("cpus", &self.buffers.len())
             .field("recorded", &self.recorded)
             .field("max_depth", &self.max_depth)
+            .field("arguments", &self.arguments)
             .field("counters", &self.counters())
             .finish_non_exhaustive()
     }

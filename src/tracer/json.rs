@@ -22,17 +22,18 @@ use super::trace::{Call, End, Event, Trace};
 /// # Example
 ///
 /// ```
-/// use fgraph::tracer::{Buffer, Cursor, Full, Open, Record, Scale, Trace, json};
-///
-/// static RECORDS: [Record; 1024] = [const { Record::new() }; 1024];
-/// static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
+/// use fgraph::tracer::{Cursor, Open, Scale, Trace, json};
+#[doc = example_calls!()]
 ///
 /// let mut cursors = [const { Cursor::new() }; 1];
 /// let mut open = [const { Open::new() }; 256];
 /// let mut trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
 /// let mut text = String::new();
-/// json(&mut text, &mut trace, &())?;
-/// assert_eq!(text, "[\n]\n");
+/// json(&mut text, &mut trace, &Names)?;
+/// assert_eq!(
+///     text.lines().nth(1),
+///     Some(r#"{"ts":0.000,"ph":"B","pid":1,"tid":7,"name":"read","args":{"cpu":0}},"#)
+/// );
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 pub fn json<S: Symbols + ?Sized>(

@@ -5,6 +5,23 @@
 use core::fmt;
 
 /// A function that an address lies in.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::{Symbol, Symbols};
+///
+/// /// One function that is known.
+/// struct Boot;
+///
+/// impl Symbols for Boot {
+///     fn symbol(&self, address: usize) -> Option<Symbol<'_>> {
+///         let boot = Symbol { name: "boot", start: 0x1000 };
+///         (0x1000..0x1200).contains(&address).then_some(boot)
+///     }
+/// }
+/// assert_eq!(Boot.symbol(0x1004).unwrap().start, 0x1000);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Symbol<'a> {
     /// What to print.
@@ -40,10 +57,37 @@ pub struct Symbol<'a> {
 /// ```
 pub trait Symbols {
     /// The function that `address` lies in.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Symbols;
+    ///
+    /// assert_eq!(().symbol(0x1000), None, "`()` knows no names");
+    /// ```
     fn symbol(&self, address: usize) -> Option<Symbol<'_>>;
 
     /// The name of a task, by [`Platform::task`](crate::Platform::task)'s
     /// number. Default: knows none.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Symbol, Symbols};
+    ///
+    /// struct Tasks;
+    ///
+    /// impl Symbols for Tasks {
+    ///     fn symbol(&self, _address: usize) -> Option<Symbol<'_>> {
+    ///         None
+    ///     }
+    ///
+    ///     fn task(&self, task: usize) -> Option<&str> {
+    ///         (task == 0).then_some("idle")
+    ///     }
+    /// }
+    /// assert_eq!(Tasks.task(0), Some("idle"));
+    /// ```
     fn task(&self, task: usize) -> Option<&str> {
         let _ = task;
         None

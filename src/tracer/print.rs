@@ -18,6 +18,15 @@ use super::trace::{Call, End, Ending, Event, Trace};
 
 bitflags! {
     /// What a [`Print`] shows.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Shown;
+    ///
+    /// let shown = Shown::default() | Shown::TIME;
+    /// assert!(shown.contains(Shown::CPU) && !shown.contains(Shown::TASK));
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct Shown: u16 {
         /// The CPU's number.
@@ -60,17 +69,22 @@ impl Default for Shown {
 /// # Example
 ///
 /// ```
-/// use fgraph::tracer::{Buffer, Cursor, Full, Open, Print, Record, Scale, Trace};
-///
-/// static RECORDS: [Record; 1024] = [const { Record::new() }; 1024];
-/// static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
+/// use fgraph::tracer::{Cursor, Open, Print, Scale, Trace};
+#[doc = example_calls!()]
 ///
 /// let mut cursors = [const { Cursor::new() }; 1];
 /// let mut open = [const { Open::new() }; 256];
 /// let mut trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
 ///
 /// let mut text = String::new();
-/// Print::new(&()).trace(&mut text, &mut trace)?;
+/// Print::new(&Names).trace(&mut text, &mut trace)?;
+/// let (_heading, calls) = text.split_once('\n').unwrap();
+/// assert_eq!(
+///     calls,
+/// " 0)               |  read() {
+///  0)   1.000 us    |    check();
+///  0)   3.000 us    |  }
+/// ");
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +105,19 @@ const TASK_WIDTH: usize = 18;
 
 impl<'a, S: Symbols + ?Sized> Print<'a, S> {
     /// With the names of `symbols`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Print;
+    #[doc = example_trace!()]
+    ///
+    /// let mut text = String::new();
+    /// // `()` knows no names.
+    /// Print::new(&()).trace(&mut text, &mut trace)?;
+    /// assert!(text.contains(&format!("{:#x}();", check as fn() as usize)));
+    /// # Ok::<(), core::fmt::Error>(())
+    /// ```
     #[must_use]
     pub fn new(symbols: &'a S) -> Self {
         Self {
@@ -101,6 +128,20 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
     }
 
     /// Shows `shown`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Print, Shown};
+    #[doc = example_trace!()]
+    ///
+    /// let mut text = String::new();
+    /// let print = Print::new(&Names).shown(Shown::TASK | Shown::DURATION | Shown::TAIL);
+    /// print.trace(&mut text, &mut trace)?;
+    /// let last = " task-7            |   3.000 us    |  } /* read */";
+    /// assert_eq!(text.lines().last(), Some(last));
+    /// # Ok::<(), core::fmt::Error>(())
+    /// ```
     #[must_use]
     pub fn shown(mut self, shown: Shown) -> Self {
         self.shown = shown;
@@ -112,6 +153,18 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
     /// # Errors
     ///
     /// Those of `out`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Print;
+    #[doc = example_trace!()]
+    ///
+    /// let mut text = String::new();
+    /// Print::new(&Names).trace(&mut text, &mut trace)?;
+    /// assert_eq!(text.lines().count(), 4);
+    /// # Ok::<(), core::fmt::Error>(())
+    /// ```
     pub fn trace(mut self, out: &mut impl Write, trace: &mut Trace<'_>) -> fmt::Result {
         self.cpu_width = digits(trace.buffers().len().saturating_sub(1) as u64).max(2);
         self.heading(out)?;

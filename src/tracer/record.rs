@@ -36,6 +36,16 @@ const_assert!(cfg!(loom) || size_of::<Record>() == 16);
 
 impl Record {
     /// Empty.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Buffer, Full, Record};
+    ///
+    /// static RECORDS: [Record; 256] = [const { Record::new() }; 256];
+    /// static BUFFER: Buffer = Buffer::new(&RECORDS, Full::Overwrite);
+    /// assert_eq!(BUFFER.written(), 0);
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {

@@ -30,12 +30,31 @@ pub struct Scale {
 
 impl Scale {
     /// A tick is a nanosecond.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Scale;
+    ///
+    /// assert_eq!(Scale::NANOSECONDS.nanoseconds(1234), 1234);
+    /// ```
     pub const NANOSECONDS: Self = Self {
         ticks: NonZeroU64::MIN,
         nanoseconds: 1,
     };
 
     /// `ticks` take `nanoseconds`; `None` if `ticks` is 0.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Scale;
+    ///
+    /// // As a clock was calibrated: 59,659 ticks in 50 ms.
+    /// const SCALE: Scale = Scale::new(59_659, 50_000_000).unwrap();
+    /// assert_eq!(SCALE.nanoseconds(1), 838);
+    /// assert_eq!(Scale::new(0, 1), None);
+    /// ```
     #[must_use]
     pub const fn new(ticks: u64, nanoseconds: u64) -> Option<Self> {
         match NonZeroU64::new(ticks) {
@@ -45,6 +64,16 @@ impl Scale {
     }
 
     /// The nanoseconds that `ticks` take; `u64::MAX` for more than that.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Scale;
+    ///
+    /// let scale = Scale::new(1, 1000).unwrap();
+    /// assert_eq!(scale.nanoseconds(3), 3000);
+    /// assert_eq!(scale.nanoseconds(u64::MAX), u64::MAX);
+    /// ```
     #[must_use]
     pub const fn nanoseconds(&self, ticks: u64) -> u64 {
         // The product of two 64-bit numbers has 128 bits.

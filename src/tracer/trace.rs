@@ -19,6 +19,18 @@ pub use open::Open;
 use open::{Raw, UnderWay};
 
 /// Why a trace can not be read.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::{Open, Scale, Trace, TraceError};
+#[doc = example_calls!()]
+///
+/// let mut open = [Open::new(); 16];
+/// let failed = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut [], &mut open).unwrap_err();
+/// assert_eq!(failed, TraceError::Cursors);
+/// assert_eq!(failed.to_string(), "fewer cursors than buffers; give one for each");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TraceError {
     /// There are fewer cursors than buffers.
@@ -54,6 +66,7 @@ impl core::error::Error for TraceError {}
 /// let mut open = [const { Open::new() }; 256];
 /// for event in Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)? {
 ///     println!("{event:?}");
+/// #   unreachable!("nothing was recorded");
 /// }
 /// # Ok::<(), fgraph::tracer::TraceError>(())
 /// ```
@@ -81,6 +94,21 @@ impl<'a> Trace<'a> {
     /// # Errors
     ///
     /// There is too little memory to read.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Cursor, Open, Scale, Trace};
+    #[doc = example_calls!()]
+    ///
+    /// let (mut cursors, mut open) = ([Cursor::new()], [Open::new(); 16]);
+    /// let trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+    /// assert_eq!(trace.count(), 3);
+    /// // It is all still there.
+    /// let again = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+    /// assert_eq!(again.count(), 3);
+    /// # Ok::<(), fgraph::tracer::TraceError>(())
+    /// ```
     pub fn whole(
         buffers: &'a [Buffer],
         scale: Scale,
@@ -119,6 +147,21 @@ impl<'a> Trace<'a> {
     /// # Errors
     ///
     /// There is too little memory to read.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Cursor, Open, Scale, Trace};
+    #[doc = example_calls!()]
+    ///
+    /// let (mut cursors, mut open) = ([Cursor::new()], [Open::new(); 16]);
+    /// let mut trace = Trace::live(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+    /// assert_eq!(trace.by_ref().count(), 3);
+    /// assert_eq!(trace.next(), None);
+    /// drop(FGRAPH.scope(read as fn() as usize, 0));
+    /// assert_eq!(trace.by_ref().count(), 1);
+    /// # Ok::<(), fgraph::tracer::TraceError>(())
+    /// ```
     pub fn live(
         buffers: &'a [Buffer],
         scale: Scale,
@@ -134,29 +177,76 @@ impl<'a> Trace<'a> {
 
     /// Tracing has stopped: a live reading goes on to its end, at which calls
     /// under way end as [`Unfinished`](Ending::Unfinished).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Cursor, Open, Scale, Trace};
+    #[doc = example_calls!()]
+    ///
+    /// let (mut cursors, mut open) = ([Cursor::new()], [Open::new(); 16]);
+    /// let mut trace = Trace::live(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+    /// let scope = FGRAPH.scope(read as fn() as usize, 0);
+    /// assert_eq!(trace.by_ref().count(), 3, "a call under way may become a leaf");
+    /// trace.finish();
+    /// assert_eq!(trace.by_ref().count(), 2, "its begin, and its end as unfinished");
+    /// # Ok::<(), fgraph::tracer::TraceError>(())
+    /// ```
     pub fn finish(&mut self) {
         self.last = true;
     }
 
     /// Calls that are not told because there was no [`Open`] for them.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_trace!()]
+    /// assert_eq!(trace.by_ref().count(), 3);
+    /// assert_eq!(trace.untracked(), 0, "all were told");
+    /// ```
     #[must_use]
     pub fn untracked(&self) -> usize {
         self.untracked
     }
 
     /// The buffers that it reads.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_trace!()]
+    /// assert_eq!(trace.buffers().len(), 1);
+    /// ```
     #[must_use]
     pub fn buffers(&self) -> &'a [Buffer] {
         self.buffers
     }
 
     /// How many calls of `task` have begun and not ended, as far as is told.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_trace!()]
+    /// trace.next();
+    /// assert_eq!(trace.enclosing(7), 1, "`read` has begun");
+    /// ```
     #[must_use]
     pub fn enclosing(&self, task: usize) -> usize {
         self.open.of(task).count()
     }
 
     /// The function of the `level`th of these calls, the innermost first.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_trace!()]
+    /// trace.next();
+    /// assert_eq!(trace.enclosing_func(7, 0), Some(read as fn() as usize));
+    /// assert_eq!(trace.enclosing_func(7, 1), None);
+    /// ```
     #[must_use]
     pub fn enclosing_func(&self, task: usize, level: usize) -> Option<usize> {
         self.open.of(task).nth(level).map(|call| call.func)

@@ -6,6 +6,20 @@ use crate::tracer::Arguments;
 use crate::{Cause, Context};
 
 /// A call that was recorded. Times are in nanoseconds of the platform's clock.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::Event;
+#[doc = example_trace!()]
+///
+/// let Some(Event::Begin(call)) = trace.next() else {
+///     panic!("the first call has another inside");
+/// };
+/// assert_eq!(Names.symbol(call.func.unwrap()).unwrap().name, "read");
+/// assert_eq!((call.cpu, call.task, call.depth, call.begin), (0, 7, 0, Some(0)));
+/// # use fgraph::tracer::Symbols as _;
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
     /// The function; `None` at the end of a call whose begin is not known, if
@@ -28,6 +42,19 @@ pub struct Call {
 }
 
 /// The end of a call.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::{Ending, Event};
+#[doc = example_trace!()]
+///
+/// let Some(Event::End(_, end)) = trace.last() else {
+///     panic!("the outermost call ends last");
+/// };
+/// assert_eq!((end.time, end.duration, end.own), (3000, 3000, 2000));
+/// assert_eq!(end.how, Ending::Returned);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct End {
     /// When it ended, or when that became known. Nanoseconds.
@@ -43,6 +70,25 @@ pub struct End {
 }
 
 /// How a call ended.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::{Ending, Event};
+#[doc = example_calls!()]
+/// # let unfinished = FGRAPH.scope(0x3000, 0);
+/// # let mut cursors = [fgraph::tracer::Cursor::new()];
+/// # let mut open = [fgraph::tracer::Open::new(); 16];
+/// # let scale = fgraph::tracer::Scale::NANOSECONDS;
+/// # let trace = fgraph::tracer::Trace::whole(&BUFFERS, scale, &mut cursors, &mut open).unwrap();
+///
+/// // A call that has not returned yet.
+/// let Some(Event::End(_, end)) = trace.last() else {
+///     panic!("every begin has its end");
+/// };
+/// assert_eq!(end.how, Ending::Unfinished);
+/// assert_eq!(end.how.to_string(), "unfinished");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ending {
     /// It returned.
@@ -87,6 +133,21 @@ impl From<Cause> for Ending {
 }
 
 /// Something that happened.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::Event;
+#[doc = example_trace!()]
+///
+/// let kinds = trace.map(|event| match event {
+///     Event::Begin(_) => "begin",
+///     Event::Leaf(..) => "leaf",
+///     Event::End(..) => "end",
+///     Event::Lost { .. } => "lost",
+/// });
+/// assert_eq!(kinds.collect::<Vec<_>>(), ["begin", "leaf", "end"]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A call began, in which something else happens.

@@ -12,8 +12,9 @@ use crate::Context;
 /// ```
 /// use fgraph::tracer::Open;
 ///
+/// // For 200 calls of up to 56 tasks, or the other way about.
 /// let open = [const { Open::new() }; 256];
-/// # let _ = open;
+/// # assert_eq!(open.len(), 256);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
@@ -50,6 +51,20 @@ pub(super) struct Raw {
 
 impl Open {
     /// Not in use.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Cursor, Open, Scale, Trace};
+    #[doc = example_calls!()]
+    ///
+    /// // One for the task, and none for its calls.
+    /// let (mut cursors, mut open) = ([Cursor::new()], [Open::new()]);
+    /// let mut trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+    /// assert_eq!(trace.by_ref().count(), 2, "a leaf, and an end without its begin");
+    /// assert_eq!(trace.untracked(), 1);
+    /// # Ok::<(), fgraph::tracer::TraceError>(())
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {
