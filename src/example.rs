@@ -1,9 +1,11 @@
 //! What the examples of the documentation stand on, and hide: a kernel of one
 //! CPU and one task, calls that it made, a trace that tells them.
 //!
-//! Each is text. Nothing of it is compiled but by the examples.
+//! Each is text, which the examples alone compile. A last line without `#` is
+//! shown, and says what came before.
 
-/// A kernel whose clock moves by a microsecond whenever it is read.
+/// A kernel whose clock moves by a microsecond whenever it is read. `SLOTS` is
+/// the real stack of its task.
 macro_rules! example_kernel {
     () => {
         r"# use fgraph::Platform as _;
@@ -17,7 +19,10 @@ macro_rules! example_kernel {
 #     fn task() -> usize { 7 }
 # }
 # static FGRAPH: fgraph::Fgraph<Kernel> = fgraph::Fgraph::new();
-# STACK.attach(Box::leak(Box::new([0; 256])), 0..0).unwrap();"
+# static SLOTS: [core::sync::atomic::AtomicUsize; 64] =
+#     [const { core::sync::atomic::AtomicUsize::new(0) }; 64];
+# let real_stack = SLOTS.as_ptr_range().start as usize..SLOTS.as_ptr_range().end as usize;
+# STACK.attach(Box::leak(Box::new([0; 256])), real_stack).unwrap();"
     };
 }
 
@@ -46,7 +51,8 @@ macro_rules! example_calls {
 # }
 # let outer = FGRAPH.scope(read as fn() as usize, 0);
 # drop(FGRAPH.scope(check as fn() as usize, 0));
-# drop(outer);"#
+# drop(outer);
+// Task 7 has called `read`, for 3 µs, and that `check`, for 1 µs."#
         )
     };
 }
@@ -62,6 +68,29 @@ macro_rules! example_trace {
 # let scale = fgraph::tracer::Scale::NANOSECONDS;
 # let mut trace =
 #     fgraph::tracer::Trace::whole(&BUFFERS, scale, &mut cursors, &mut open).unwrap();"
+        )
+    };
+}
+
+/// A kernel that watches its stack, after a call of 0x1000 with its return
+/// address 24 words from the stack's end.
+macro_rules! example_watch {
+    () => {
+        concat!(
+            example_kernel!(),
+            r"
+# use fgraph::tracer::trigger::{Deepest, StackWatch};
+# static PLACES: [Deepest; 16] = [const { Deepest::new() }; 16];
+# static WATCH: StackWatch<Kernel> = StackWatch::new(&PLACES);
+# let id = FGRAPH.register(&WATCH).unwrap();
+# let slot = &raw const SLOTS[64 - 24] as usize;
+# let (func, ret) = (0x1000, 0x2000);
+# let call = fgraph::fgraph::Call { func, ret, slot, tail: false, registers: None };
+# // SAFETY: the slot is a word of the example's, which may be written.
+# unsafe { assert!(FGRAPH.enter(&call, usize::MAX)) };
+# // SAFETY: as above; it was entered.
+# assert_eq!(unsafe { FGRAPH.leave(slot, None) }, Some(ret));
+// Task 7 has called 0x1000, 24 words deep in its stack of 64."
         )
     };
 }

@@ -39,6 +39,17 @@ pub use report::{Histogram, Order, Report};
 /// histogram; 0 for none.
 ///
 /// 320 bytes on a 64-bit target with 32 buckets, 64 with none.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::profile::Row;
+///
+/// /// Without histograms.
+/// static SMALL: [Row<0>; 512] = [const { Row::new() }; 512];
+/// # #[cfg(target_pointer_width = "64")]
+/// assert_eq!(size_of_val(&SMALL), 512 * 64);
+/// ```
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Row<const BUCKETS: usize = 32> {
@@ -69,6 +80,16 @@ impl<const BUCKETS: usize> Default for Row<BUCKETS> {
 // another without.
 impl<const BUCKETS: usize> Row<BUCKETS> {
     /// An empty row.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::profile::Row;
+    ///
+    /// const EMPTY: Row = Row::new();
+    /// static ROWS: [Row; 64] = [EMPTY; 64];
+    /// # assert_eq!(ROWS.len(), 64);
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -130,6 +151,27 @@ impl<const BUCKETS: usize> Row<BUCKETS> {
 }
 
 /// What a [`Profile`] knows of one function. Times are ticks.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::Profile;
+/// use fgraph::tracer::profile::Row;
+#[doc = example_kernel!()]
+///
+/// static ROWS: [Row; 64] = [const { Row::new() }; 64];
+/// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+/// FGRAPH.register(&PROFILE)?;
+///
+/// let outer = FGRAPH.scope(0x1000, 0);
+/// // A call of itself, of a thousand ticks here.
+/// drop(FGRAPH.scope(0x1000, 0));
+/// drop(outer);
+/// let summary = PROFILE.get(0x1000).unwrap();
+/// assert_eq!((summary.total, summary.nested, summary.own), (3000, 1000, 3000));
+/// assert_eq!((summary.min, summary.max), (1000, 3000));
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Summary {
     /// The address of the function; 0 for several.
@@ -155,6 +197,16 @@ pub struct Summary {
 
 impl Summary {
     /// The mean duration of a call, rounded down; recursive calls included.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::profile::Summary;
+    ///
+    /// let summary = Summary { hits: 3, total: 10, ..Summary::default() };
+    /// assert_eq!(summary.average(), 3);
+    /// assert_eq!(Summary::default().average(), 0);
+    /// ```
     #[must_use]
     pub fn average(&self) -> u64 {
         let sum = u128::from(self.total) + u128::from(self.nested);
@@ -231,6 +283,17 @@ pub struct Profile<P, const BUCKETS: usize = 32> {
 }
 
 /// What the profile keeps of a call in its frame.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::FrameData;
+/// use fgraph::tracer::profile::Timing;
+///
+/// // So many words of a task's stack for each call, and the word over them.
+/// # #[cfg(target_pointer_width = "64")]
+/// assert_eq!(size_of::<<Timing as FrameData>::Words>(), 4 * size_of::<usize>());
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// What the calls inside took; first, for [`Parent::add`].
@@ -275,6 +338,18 @@ fn bit(func: usize) -> usize {
 
 impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
     /// An empty profile with these rows, which no other profile uses.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Profile;
+    /// use fgraph::tracer::profile::Row;
+    #[doc = example_kernel!()]
+    ///
+    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// assert_eq!(PROFILE.summaries().count(), 0);
+    /// ```
     #[must_use]
     pub const fn new(rows: &'static [Row<BUCKETS>]) -> Self {
         Self {
@@ -289,6 +364,26 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
     /// Leaves out the time that a task spends switched out, as
     /// [`Fgraph::switch`](crate::Fgraph::switch) tells it: all times are then
     /// those of a clock that stands still meanwhile.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Profile;
+    /// use fgraph::tracer::profile::Row;
+    #[doc = example_kernel!()]
+    ///
+    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// static BUSY: Profile<Kernel> = Profile::new(&ROWS).without_sleep();
+    ///
+    /// FGRAPH.register(&BUSY)?;
+    /// let scope = FGRAPH.scope(0x1000, 0);
+    /// // The task is switched out, for a thousand ticks here, and in again.
+    /// FGRAPH.switch(Some(&STACK), None);
+    /// FGRAPH.switch(None, Some(&STACK));
+    /// drop(scope);
+    /// assert_eq!(BUSY.get(0x1000).unwrap().total, 2000);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub const fn without_sleep(mut self) -> Self {
         self.with_sleep = false;
@@ -297,12 +392,46 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
 
     /// What is known of each function that has a row and was hit. Any context;
     /// calls that end meanwhile may be seen half.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Profile;
+    /// use fgraph::tracer::profile::Row;
+    #[doc = example_kernel!()]
+    ///
+    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// FGRAPH.register(&PROFILE)?;
+    ///
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// drop(FGRAPH.scope(0x2000, 0));
+    /// assert_eq!(PROFILE.summaries().map(|summary| summary.hits).sum::<u64>(), 2);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     pub fn summaries(&self) -> impl Iterator<Item = Summary> + use<'_, P, BUCKETS> {
         let summaries = self.rows.iter().map(Row::summary);
         summaries.filter(|summary| summary.hits > 0)
     }
 
     /// What is known of `func`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Profile;
+    /// use fgraph::tracer::profile::Row;
+    #[doc = example_kernel!()]
+    ///
+    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// FGRAPH.register(&PROFILE)?;
+    ///
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert_eq!(PROFILE.get(0x1000).unwrap().hits, 1);
+    /// assert_eq!(PROFILE.get(0x2000), None);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn get(&self, func: usize) -> Option<Summary> {
         let summary = table::find(self.rows, func)?.summary();
@@ -311,6 +440,20 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
 
     /// What is known of all functions together that found no row, or are at
     /// address 0. No hits: none was lost.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Profile;
+    #[doc = example_kernel!()]
+    ///
+    /// // No rows at all.
+    /// static PROFILE: Profile<Kernel> = Profile::new(&[]);
+    /// FGRAPH.register(&PROFILE)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert_eq!(PROFILE.others().hits, 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn others(&self) -> Summary {
         self.others.summary()
@@ -319,6 +462,25 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
     /// How often the clock went backwards: a call would have ended before it
     /// began, or before what ran inside it. It is told to have taken as long
     /// as what ran inside it, 0 for a leaf.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Profile;
+    /// use fgraph::tracer::profile::Row;
+    #[doc = example_kernel!()]
+    ///
+    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// FGRAPH.register(&PROFILE)?;
+    ///
+    /// CLOCK.store(5000, std::sync::atomic::Ordering::Relaxed);
+    /// let scope = FGRAPH.scope(0x1000, 0);
+    /// CLOCK.store(0, std::sync::atomic::Ordering::Relaxed);
+    /// drop(scope);
+    /// assert_eq!((PROFILE.backwards(), PROFILE.get(0x1000).unwrap().total), (1, 0));
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn backwards(&self) -> u32 {
         self.backwards.load(Ordering::Relaxed)
@@ -327,6 +489,23 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
     /// The calls of `func` by duration: bucket *i* counts those of 2ⁱ ticks to
     /// less than 2ⁱ⁺¹; those of 0 ticks are in the first, and all that are
     /// longer in the last.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Profile;
+    /// use fgraph::tracer::profile::Row;
+    #[doc = example_kernel!()]
+    ///
+    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// FGRAPH.register(&PROFILE)?;
+    ///
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// let histogram = PROFILE.histogram(0x1000).unwrap();
+    /// assert_eq!(histogram[9], 1, "it took 512 ticks or more, and less than 1,024");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn histogram(&self, func: usize) -> Option<[u64; BUCKETS]> {
         Some(table::find(self.rows, func)?.buckets())
@@ -334,6 +513,23 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
 
     /// Sets all counters to zero; functions keep their rows. Any context. Calls
     /// that end meanwhile may be counted in part.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::Profile;
+    /// use fgraph::tracer::profile::Row;
+    #[doc = example_kernel!()]
+    ///
+    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// FGRAPH.register(&PROFILE)?;
+    ///
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// PROFILE.clear();
+    /// assert_eq!(PROFILE.get(0x1000), None);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     pub fn clear(&self) {
         self.rows.iter().for_each(Row::clear);
         self.others.clear();

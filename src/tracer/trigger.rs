@@ -68,6 +68,22 @@ pub struct Trigger<F> {
 
 impl<F> Trigger<F> {
     /// At each call that `filter` accepts, `switch` is turned `on` or off.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::{Predicate, Switch};
+    /// use fgraph::tracer::trigger::Trigger;
+    #[doc = example_kernel!()]
+    ///
+    /// static SWITCH: Switch = Switch::new(false);
+    /// static START: Trigger<Predicate> =
+    ///     Trigger::new(Predicate::new(|func| func == 0x1000), &SWITCH, true);
+    /// FGRAPH.register(&START)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert!(SWITCH.is_on());
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub const fn new(filter: F, switch: &'static Switch, on: bool) -> Self {
         Self {
@@ -81,6 +97,24 @@ impl<F> Trigger<F> {
     }
 
     /// Lets the first `calls` of the accepted calls pass.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::{Predicate, Switch};
+    /// use fgraph::tracer::trigger::Trigger;
+    #[doc = example_kernel!()]
+    ///
+    /// static SWITCH: Switch = Switch::new(false);
+    /// static START: Trigger<Predicate> =
+    ///     Trigger::new(Predicate::new(|func| func == 0x1000), &SWITCH, true).skip(1);
+    /// FGRAPH.register(&START)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert!(!SWITCH.is_on());
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert!(SWITCH.is_on());
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub const fn skip(mut self, calls: usize) -> Self {
         self.skip = calls;
@@ -88,6 +122,25 @@ impl<F> Trigger<F> {
     }
 
     /// Acts at most so many times.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::{Predicate, Switch};
+    /// use fgraph::tracer::trigger::Trigger;
+    #[doc = example_kernel!()]
+    ///
+    /// static SWITCH: Switch = Switch::new(false);
+    /// static START: Trigger<Predicate> =
+    ///     Trigger::new(Predicate::new(|func| func == 0x1000), &SWITCH, true).times(1);
+    /// FGRAPH.register(&START)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// // Once is enough: what is switched off by hand stays off.
+    /// SWITCH.set(false);
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert!(!SWITCH.is_on());
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub const fn times(mut self, times: usize) -> Self {
         self.times = times;
@@ -95,12 +148,47 @@ impl<F> Trigger<F> {
     }
 
     /// How many calls were accepted, those that passed included.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::{Predicate, Switch};
+    /// use fgraph::tracer::trigger::Trigger;
+    #[doc = example_kernel!()]
+    ///
+    /// static SWITCH: Switch = Switch::new(false);
+    /// static START: Trigger<Predicate> =
+    ///     Trigger::new(Predicate::new(|func| func == 0x1000), &SWITCH, true);
+    /// FGRAPH.register(&START)?;
+    /// drop((FGRAPH.scope(0x1000, 0), FGRAPH.scope(0x2000, 0)));
+    /// assert_eq!(START.hits(), 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn hits(&self) -> usize {
         self.hits.load(Ordering::Relaxed)
     }
 
     /// Begins to count from 0 again. Any context.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::{Predicate, Switch};
+    /// use fgraph::tracer::trigger::Trigger;
+    #[doc = example_kernel!()]
+    ///
+    /// static SWITCH: Switch = Switch::new(false);
+    /// static START: Trigger<Predicate> =
+    ///     Trigger::new(Predicate::new(|func| func == 0x1000), &SWITCH, true).times(1);
+    /// FGRAPH.register(&START)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// SWITCH.set(false);
+    /// START.rearm();
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert!(SWITCH.is_on());
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     pub fn rearm(&self) {
         self.hits.store(0, Ordering::Relaxed);
     }
@@ -130,6 +218,16 @@ impl<F: Filter> Callback for Trigger<F> {
 }
 
 /// One function's count in the memory of [`Counts`].
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::trigger::Tally;
+///
+/// static TALLIES: [Tally; 64] = [const { Tally::new() }; 64];
+/// # #[cfg(target_pointer_width = "64")]
+/// assert_eq!(size_of_val(&TALLIES), 64 * 16);
+/// ```
 #[derive(Debug)]
 pub struct Tally {
     func: AtomicUsize,
@@ -138,6 +236,15 @@ pub struct Tally {
 
 impl Tally {
     /// An empty one.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::trigger::{Counts, Tally};
+    ///
+    /// static TALLIES: [Tally; 4] = [const { Tally::new() }; 4];
+    /// assert_eq!(Counts::new(&TALLIES).iter().count(), 0);
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -187,6 +294,16 @@ pub struct Counts {
 
 impl Counts {
     /// Counts in these tallies, which nobody else uses.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::trigger::Counts;
+    ///
+    /// // All calls together.
+    /// static COUNTS: Counts = Counts::new(&[]);
+    /// assert_eq!(COUNTS.others(), 0);
+    /// ```
     #[must_use]
     pub const fn new(tallies: &'static [Tally]) -> Self {
         Self {
@@ -196,12 +313,40 @@ impl Counts {
     }
 
     /// How often `func` was called.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::trigger::{Counts, Tally};
+    #[doc = example_kernel!()]
+    ///
+    /// static TALLIES: [Tally; 64] = [const { Tally::new() }; 64];
+    /// static COUNTS: Counts = Counts::new(&TALLIES);
+    /// FGRAPH.register(&COUNTS)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert_eq!(COUNTS.get(0x1000), 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn get(&self, func: usize) -> u64 {
         table::find(self.tallies, func).map_or(0, |tally| tally.hits.get())
     }
 
     /// Every function that was called and has a tally, and how often.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::trigger::{Counts, Tally};
+    #[doc = example_kernel!()]
+    ///
+    /// static TALLIES: [Tally; 64] = [const { Tally::new() }; 64];
+    /// static COUNTS: Counts = Counts::new(&TALLIES);
+    /// FGRAPH.register(&COUNTS)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert_eq!(COUNTS.iter().collect::<Vec<_>>(), [(0x1000, 1)]);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let counts = self.tallies.iter();
         let counts = counts.map(|tally| (tally.func.load(Ordering::Relaxed), tally.hits.get()));
@@ -209,12 +354,40 @@ impl Counts {
     }
 
     /// How many calls found no tally, or were of the address 0.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::trigger::Counts;
+    #[doc = example_kernel!()]
+    ///
+    /// static COUNTS: Counts = Counts::new(&[]);
+    /// FGRAPH.register(&COUNTS)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert_eq!(COUNTS.others(), 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn others(&self) -> u64 {
         self.others.get()
     }
 
     /// Begins again from 0. Functions keep their tallies. Any context.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::trigger::{Counts, Tally};
+    #[doc = example_kernel!()]
+    ///
+    /// static TALLIES: [Tally; 64] = [const { Tally::new() }; 64];
+    /// static COUNTS: Counts = Counts::new(&TALLIES);
+    /// FGRAPH.register(&COUNTS)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// COUNTS.clear();
+    /// assert_eq!(COUNTS.get(0x1000), 0);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     pub fn clear(&self) {
         self.tallies.iter().for_each(|tally| tally.hits.set(0));
         self.others.set(0);

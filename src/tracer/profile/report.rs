@@ -12,6 +12,28 @@ use crate::tracer::scale::{Microseconds, digits};
 use crate::tracer::{Scale, Symbols};
 
 /// What a [`Report`] puts first: the most of it.
+///
+/// # Example
+///
+/// ```
+/// # use fgraph::tracer::Profile;
+/// # use fgraph::tracer::profile::{Order, Row, Summary};
+#[doc = example_kernel!()]
+///
+/// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
+/// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+/// # FGRAPH.register(&PROFILE)?;
+/// # drop(FGRAPH.scope(0x2000, 0));
+/// # drop(FGRAPH.scope(0x2000, 0));
+/// # let outer = FGRAPH.scope(0x1000, 0);
+/// # drop(FGRAPH.scope(0x2000, 0));
+/// # drop(outer);
+/// // 0x2000 was called three times, once of them by 0x1000.
+/// let mut scratch = [Summary::default(); 8];
+/// let most_called = PROFILE.report(Order::Hits, &mut scratch);
+/// assert_eq!(most_called.lines()[0].func, 0x2000);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// Time with all that ran inside.
@@ -46,6 +68,35 @@ impl Order {
 ///    1   120.000   20.000     120.000 120.000 120.000  main
 ///  200   100.000  100.000       0.500   0.450   9.031  work
 /// ```
+///
+/// # Example
+///
+/// ```
+/// # use fgraph::tracer::Profile;
+/// # use fgraph::tracer::profile::{Order, Row, Summary};
+#[doc = example_kernel!()]
+///
+/// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
+/// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+/// # FGRAPH.register(&PROFILE)?;
+/// # drop(FGRAPH.scope(0x2000, 0));
+/// # drop(FGRAPH.scope(0x2000, 0));
+/// # let outer = FGRAPH.scope(0x1000, 0);
+/// # drop(FGRAPH.scope(0x2000, 0));
+/// # drop(outer);
+/// // 0x2000 was called three times, once of them by 0x1000.
+/// let mut scratch = [Summary::default(); 8];
+/// let report = PROFILE.report(Order::Own, &mut scratch);
+/// assert_eq!(
+///     report.to_string(),
+///     "\
+/// hits  total us  self us  average us  min us  max us  function
+///    3     3.000    3.000       1.000   1.000   1.000  0x2000
+///    1     3.000    2.000       3.000   3.000   3.000  0x1000
+/// "
+/// );
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a, S = ()> {
     lines: &'a [Summary],
@@ -60,6 +111,29 @@ pub struct Report<'a, S = ()> {
 impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
     /// The profile as it is now, the first in `order` in `scratch`: a scratch
     /// of ten summaries gives the first ten functions. Any context.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::tracer::Profile;
+    /// # use fgraph::tracer::profile::{Order, Row, Summary};
+    #[doc = example_kernel!()]
+    ///
+    /// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// # FGRAPH.register(&PROFILE)?;
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # let outer = FGRAPH.scope(0x1000, 0);
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # drop(outer);
+    /// // 0x2000 was called three times, once of them by 0x1000.
+    /// // The first alone.
+    /// let mut scratch = [Summary::default(); 1];
+    /// let report = PROFILE.report(Order::Hits, &mut scratch);
+    /// assert_eq!(report.lines().len(), 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn report<'a>(&self, order: Order, scratch: &'a mut [Summary]) -> Report<'a> {
         let room = scratch.len();
@@ -97,6 +171,37 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
 
 impl<'a, S> Report<'a, S> {
     /// With names. Without, functions are told by address.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::tracer::Profile;
+    /// # use fgraph::tracer::profile::{Order, Row, Summary};
+    #[doc = example_kernel!()]
+    ///
+    /// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// # FGRAPH.register(&PROFILE)?;
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # let outer = FGRAPH.scope(0x1000, 0);
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # drop(outer);
+    /// // 0x2000 was called three times, once of them by 0x1000.
+    /// # use fgraph::tracer::{Symbol, Symbols};
+    /// struct Names;
+    ///
+    /// impl Symbols for Names {
+    ///     fn symbol(&self, address: usize) -> Option<Symbol<'_>> {
+    ///         (address == 0x2000).then_some(Symbol { name: "check", start: 0x2000 })
+    ///     }
+    /// }
+    ///
+    /// let mut scratch = [Summary::default(); 8];
+    /// let report = PROFILE.report(Order::Hits, &mut scratch).symbols(Names);
+    /// assert!(report.to_string().lines().nth(1).unwrap().ends_with("  check"));
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn symbols<T: Symbols>(self, symbols: T) -> Report<'a, T> {
         let Self {
@@ -120,12 +225,60 @@ impl<'a, S> Report<'a, S> {
     }
 
     /// With ticks of this length. Without, a tick is a nanosecond.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::tracer::Profile;
+    /// # use fgraph::tracer::profile::{Order, Row, Summary};
+    #[doc = example_kernel!()]
+    ///
+    /// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// # FGRAPH.register(&PROFILE)?;
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # let outer = FGRAPH.scope(0x1000, 0);
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # drop(outer);
+    /// // 0x2000 was called three times, once of them by 0x1000.
+    /// # use fgraph::tracer::Scale;
+    /// // A clock of 500 MHz.
+    /// let scale = Scale::new(1, 2).unwrap();
+    /// let mut scratch = [Summary::default(); 8];
+    /// let report = PROFILE.report(Order::Hits, &mut scratch).scale(scale);
+    /// assert!(report.to_string().contains("6.000"));
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn scale(self, scale: Scale) -> Self {
         Self { scale, ..self }
     }
 
     /// The functions that are shown, in order.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::tracer::Profile;
+    /// # use fgraph::tracer::profile::{Order, Row, Summary};
+    #[doc = example_kernel!()]
+    ///
+    /// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// # FGRAPH.register(&PROFILE)?;
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # let outer = FGRAPH.scope(0x1000, 0);
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # drop(outer);
+    /// // 0x2000 was called three times, once of them by 0x1000.
+    /// let mut scratch = [Summary::default(); 8];
+    /// let report = PROFILE.report(Order::Own, &mut scratch);
+    /// let own = report.lines().iter().map(|line| line.own);
+    /// assert_eq!(own.collect::<Vec<_>>(), [3000, 2000]);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn lines(&self) -> &'a [Summary] {
         self.lines
@@ -133,6 +286,29 @@ impl<'a, S> Report<'a, S> {
 
     /// How many functions the scratch had no room for, and their counts
     /// together.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::tracer::Profile;
+    /// # use fgraph::tracer::profile::{Order, Row, Summary};
+    #[doc = example_kernel!()]
+    ///
+    /// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// # FGRAPH.register(&PROFILE)?;
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # let outer = FGRAPH.scope(0x1000, 0);
+    /// # drop(FGRAPH.scope(0x2000, 0));
+    /// # drop(outer);
+    /// // 0x2000 was called three times, once of them by 0x1000.
+    /// let mut scratch = [Summary::default(); 1];
+    /// let report = PROFILE.report(Order::Hits, &mut scratch);
+    /// let (functions, together) = report.hidden();
+    /// assert_eq!((functions, together.own), (1, 2000));
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn hidden(&self) -> (usize, &Summary) {
         (self.hidden_functions, &self.hidden)
@@ -228,6 +404,23 @@ impl<S: Symbols> fmt::Display for Report<'_, S> {
 ///         1.024    180  ########################################
 ///         2.048      8  ##
 /// ```
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::Scale;
+/// use fgraph::tracer::profile::Histogram;
+///
+/// let drawn = Histogram::new([0, 12, 3, 0], Scale::NANOSECONDS);
+/// assert_eq!(
+///     drawn.to_string(),
+///     "\
+/// from us  calls
+///   0.002     12  ########################################
+///   0.004      3  ##########
+/// "
+/// );
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Histogram<const BUCKETS: usize> {
     buckets: [u64; BUCKETS],
@@ -236,6 +429,24 @@ pub struct Histogram<const BUCKETS: usize> {
 
 impl<const BUCKETS: usize> Histogram<BUCKETS> {
     /// Of what [`Profile::histogram`] gives.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Profile, Scale};
+    /// use fgraph::tracer::profile::{Histogram, Row};
+    #[doc = example_kernel!()]
+    ///
+    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
+    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
+    /// FGRAPH.register(&PROFILE)?;
+    ///
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// let buckets = PROFILE.histogram(0x1000).unwrap();
+    /// let drawn = Histogram::new(buckets, Scale::NANOSECONDS).to_string();
+    /// assert_eq!(drawn.lines().count(), 2);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn new(buckets: [u64; BUCKETS], scale: Scale) -> Self {
         Self { buckets, scale }

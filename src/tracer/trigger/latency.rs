@@ -28,6 +28,24 @@ use crate::{Callback, Entry, Exit, Platform};
 use super::tree::{Shown, Tree, TreeCalls};
 
 /// What makes one tree worse than another.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::filter::Predicate;
+/// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+#[doc = example_kernel!()]
+///
+/// static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+/// static WORST: MaxLatency<Kernel, Predicate, 16> =
+///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Deepest);
+/// FGRAPH.register(&WORST)?;
+///
+/// let scopes = [0x1000, 0x2000, 0x3000].map(|func| FGRAPH.scope(func, 0));
+/// scopes.into_iter().rev().for_each(drop);
+/// assert_eq!(WORST.worst().unwrap().score(), 3);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Measure {
     /// The time that its outermost call took, in ticks.
@@ -119,6 +137,19 @@ impl Worst {
 impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
     /// Follows the calls that `roots` accepts, in these trees, which nobody
     /// else uses.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Predicate;
+    /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    ///
+    /// static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+    /// static WORST: MaxLatency<Kernel, Predicate, 16> =
+    ///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+    /// assert!(WORST.worst().is_none());
+    /// ```
     #[must_use]
     pub const fn new(trees: &'static [Tree<CALLS>], roots: F, measure: Measure) -> Self {
         Self {
@@ -134,6 +165,25 @@ impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
     }
 
     /// Keeps no tree whose [score](WorstTree::score) is less.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Predicate;
+    /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    ///
+    /// static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+    /// static WORST: MaxLatency<Kernel, Predicate, 16> =
+    ///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest)
+    ///         .at_least(2000);
+    /// FGRAPH.register(&WORST)?;
+    ///
+    /// // A thousand ticks, here.
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert!(WORST.worst().is_none());
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub const fn at_least(mut self, score: u64) -> Self {
         self.at_least = score;
@@ -142,6 +192,23 @@ impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
 
     /// How many calls of the chosen functions were not followed because no
     /// tree was free.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Predicate;
+    /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    ///
+    /// static TREES: [Tree<16>; 0] = [];
+    /// static WORST: MaxLatency<Kernel, Predicate, 16> =
+    ///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+    /// FGRAPH.register(&WORST)?;
+    ///
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert_eq!(WORST.missed(), 1, "there are no trees");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn missed(&self) -> u32 {
         self.missed.load(Ordering::Relaxed)
@@ -149,6 +216,26 @@ impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
 
     /// How many calls ended before they began, by the clock; each is told to
     /// have taken no time.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Predicate;
+    /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    ///
+    /// static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+    /// static WORST: MaxLatency<Kernel, Predicate, 16> =
+    ///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+    /// FGRAPH.register(&WORST)?;
+    ///
+    /// CLOCK.store(5000, std::sync::atomic::Ordering::Relaxed);
+    /// let scope = FGRAPH.scope(0x1000, 0);
+    /// CLOCK.store(0, std::sync::atomic::Ordering::Relaxed);
+    /// drop(scope);
+    /// assert_eq!(WORST.backwards(), 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn backwards(&self) -> u32 {
         self.backwards.load(Ordering::Relaxed)
@@ -157,6 +244,25 @@ impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
     /// The worst tree so far, to be read at leisure; it is put back when it is
     /// dropped, unless a worse one has come meanwhile. Any context; `None`
     /// while there is none, or another reads it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Predicate;
+    /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    ///
+    /// static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+    /// static WORST: MaxLatency<Kernel, Predicate, 16> =
+    ///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+    /// FGRAPH.register(&WORST)?;
+    ///
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// let worst = WORST.worst().unwrap();
+    /// assert_eq!(worst.score(), 1000);
+    /// assert!(WORST.worst().is_none(), "one reader at a time");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn worst(&self) -> Option<WorstTree<'_, CALLS>> {
         let tree = self.exchange(|worst| (worst != 0).then_some(0))?;
@@ -165,6 +271,24 @@ impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
     }
 
     /// Forgets the worst tree. Any context.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Predicate;
+    /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    ///
+    /// static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+    /// static WORST: MaxLatency<Kernel, Predicate, 16> =
+    ///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+    /// FGRAPH.register(&WORST)?;
+    ///
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// WORST.clear();
+    /// assert!(WORST.worst().is_none());
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     pub fn clear(&self) {
         if let Some(tree) = self.exchange(|worst| (worst != 0).then_some(0))
             && let Some(tree) = tree.checked_sub(1).and_then(|tree| self.trees.get(tree))
@@ -176,6 +300,26 @@ impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
     /// Gives all trees back, those too whose calls will not tell that they
     /// ended, because the callback was unregistered meanwhile. While it is not
     /// registered, and nobody reads.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::filter::Predicate;
+    /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    ///
+    /// static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+    /// static WORST: MaxLatency<Kernel, Predicate, 16> =
+    ///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+    /// let id = FGRAPH.register(&WORST)?;
+    ///
+    /// std::mem::forget(FGRAPH.scope(0x1000, 0));
+    /// FGRAPH.unregister(id)?;
+    /// // The call that will not tell its end had a tree.
+    /// WORST.reset();
+    /// assert_eq!(WORST.missed(), 0);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn reset(&self) {
         self.clear();
         self.trees.iter().for_each(Tree::release);
@@ -309,6 +453,27 @@ impl<P: Platform, F: Filter, const CALLS: usize> Owner<CALLS> for MaxLatency<P, 
 }
 
 /// The worst tree so far, held for reading.
+///
+/// # Example
+///
+/// ```
+/// # use fgraph::tracer::filter::Predicate;
+/// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+#[doc = example_kernel!()]
+/// #
+/// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+/// # static WORST: MaxLatency<Kernel, Predicate, 16> =
+/// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+/// # FGRAPH.register(&WORST)?;
+/// # drop(FGRAPH.scope(0x1000, 0));
+/// // A call of 0x1000 took 1,000 ticks.
+/// {
+///     let worst = WORST.worst().unwrap();
+///     print!("{}", worst.display((), fgraph::tracer::Scale::NANOSECONDS));
+/// }
+/// assert!(WORST.worst().is_some(), "it was put back");
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 pub struct WorstTree<'a, const CALLS: usize> {
     tree: &'a Tree<CALLS>,
     owner: &'a dyn Owner<CALLS>,
@@ -332,12 +497,48 @@ impl<const CALLS: usize> Drop for WorstTree<'_, CALLS> {
 
 impl<const CALLS: usize> WorstTree<'_, CALLS> {
     /// What made it the worst: ticks or calls, by [`Measure`].
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::tracer::filter::Predicate;
+    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    /// #
+    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
+    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+    /// # FGRAPH.register(&WORST)?;
+    /// # drop(FGRAPH.scope(0x1000, 0));
+    /// // A call of 0x1000 took 1,000 ticks.
+    /// let worst = WORST.worst().unwrap();
+    /// assert_eq!(worst.score(), 1000);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn score(&self) -> u64 {
         self.tree.score.get()
     }
 
     /// The task that it ran in, by [`Platform::task`].
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::tracer::filter::Predicate;
+    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    /// #
+    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
+    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+    /// # FGRAPH.register(&WORST)?;
+    /// # drop(FGRAPH.scope(0x1000, 0));
+    /// // A call of 0x1000 took 1,000 ticks.
+    /// let worst = WORST.worst().unwrap();
+    /// assert_eq!(worst.task(), Kernel::task());
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn task(&self) -> usize {
         self.tree.task.load(Ordering::Relaxed)
@@ -345,12 +546,49 @@ impl<const CALLS: usize> WorstTree<'_, CALLS> {
 
     /// How many calls inside found no place in the tree. Nor have those inside
     /// them.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::tracer::filter::Predicate;
+    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    /// #
+    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
+    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+    /// # FGRAPH.register(&WORST)?;
+    /// # drop(FGRAPH.scope(0x1000, 0));
+    /// // A call of 0x1000 took 1,000 ticks.
+    /// let worst = WORST.worst().unwrap();
+    /// assert_eq!(worst.lost(), 0);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn lost(&self) -> u32 {
         self.tree.lost.load(Ordering::Relaxed)
     }
 
     /// The calls, each followed by those inside it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::tracer::filter::Predicate;
+    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    /// #
+    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
+    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+    /// # FGRAPH.register(&WORST)?;
+    /// # drop(FGRAPH.scope(0x1000, 0));
+    /// // A call of 0x1000 took 1,000 ticks.
+    /// let worst = WORST.worst().unwrap();
+    /// let funcs = worst.calls().map(|call| call.func);
+    /// assert_eq!(funcs.collect::<Vec<_>>(), [0x1000]);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn calls(&self) -> TreeCalls<'_> {
         TreeCalls::new(self.tree)
@@ -358,6 +596,25 @@ impl<const CALLS: usize> WorstTree<'_, CALLS> {
 
     /// To be displayed: a line a call, with its duration and, where it did not
     /// return, how it ended.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::tracer::filter::Predicate;
+    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+    #[doc = example_kernel!()]
+    /// #
+    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
+    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+    /// # FGRAPH.register(&WORST)?;
+    /// # drop(FGRAPH.scope(0x1000, 0));
+    /// // A call of 0x1000 took 1,000 ticks.
+    /// let worst = WORST.worst().unwrap();
+    /// let scale = fgraph::tracer::Scale::NANOSECONDS;
+    /// assert_eq!(worst.display((), scale).to_string(), "1.000 us  0x1000\n");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     pub fn display<S: Symbols>(&self, symbols: S, scale: Scale) -> impl fmt::Display {
         Shown {
             calls: self.calls(),

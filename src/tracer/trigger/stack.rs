@@ -13,6 +13,17 @@ use crate::{Callback, Entry, Exit, Platform};
 
 /// One task's place in the memory of a [`StackWatch`], with a chain of up to
 /// `CHAIN` functions.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::trigger::Deepest;
+///
+/// /// With chains of up to eight functions.
+/// static PLACES: [Deepest<8>; 64] = [const { Deepest::new() }; 64];
+/// # #[cfg(target_pointer_width = "64")]
+/// assert_eq!(size_of_val(&PLACES), 64 * (6 + 8) * 8);
+/// ```
 #[derive(Debug)]
 pub struct Deepest<const CHAIN: usize = 32> {
     /// One more than the task's number.
@@ -44,6 +55,15 @@ impl<const CHAIN: usize> Default for Deepest<CHAIN> {
 
 impl<const CHAIN: usize> Deepest<CHAIN> {
     /// An empty one.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::trigger::Deepest;
+    ///
+    /// static PLACES: [Deepest; 64] = [const { Deepest::new() }; 64];
+    /// # assert_eq!(PLACES.len(), 64);
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -127,6 +147,14 @@ impl<const CHAIN: usize> Deepest<CHAIN> {
 }
 
 /// The deepest use of one task's real stack.
+///
+/// # Example
+///
+/// ```
+#[doc = example_watch!()]
+/// let found = WATCH.get(7).unwrap();
+/// assert_eq!((found.task, found.used), (7, 24 * size_of::<usize>()));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StackUse<const CHAIN: usize = 32> {
     /// The task, by [`Platform::task`].
@@ -144,12 +172,28 @@ pub struct StackUse<const CHAIN: usize = 32> {
 
 impl<const CHAIN: usize> StackUse<CHAIN> {
     /// The functions that were running, the deepest first.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_watch!()]
+    /// let found = WATCH.get(7).unwrap();
+    /// assert_eq!(found.chain(), [0x1000]);
+    /// ```
     #[must_use]
     pub fn chain(&self) -> &[usize] {
         self.chain.get(..self.chain_len).unwrap_or(&self.chain)
     }
 
     /// How many more functions the chain had than there was room for.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_watch!()]
+    /// let found = WATCH.get(7).unwrap();
+    /// assert_eq!(found.cut(), 0);
+    /// ```
     #[must_use]
     pub fn cut(&self) -> usize {
         self.chain_len.saturating_sub(CHAIN)
@@ -163,6 +207,15 @@ impl<const CHAIN: usize> StackUse<CHAIN> {
     ///   irq_work
     ///   read
     ///   main
+    /// ```
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_watch!()]
+    /// let found = WATCH.get(7).unwrap();
+    /// # #[cfg(target_pointer_width = "64")]
+    /// assert_eq!(found.display(()).to_string(), "task 7: 192 of 512 bytes\n  0x1000\n");
     /// ```
     pub fn display<S: Symbols>(&self, symbols: S) -> impl fmt::Display + use<'_, S, CHAIN> {
         Shown {
@@ -244,6 +297,17 @@ pub struct StackWatch<P, const CHAIN: usize = 32> {
 
 impl<P: Platform, const CHAIN: usize> StackWatch<P, CHAIN> {
     /// Watches in these places, which nobody else uses.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::trigger::{Deepest, StackWatch};
+    #[doc = example_kernel!()]
+    ///
+    /// static PLACES: [Deepest; 64] = [const { Deepest::new() }; 64];
+    /// static WATCH: StackWatch<Kernel> = StackWatch::new(&PLACES);
+    /// assert_eq!(WATCH.iter().count(), 0);
+    /// ```
     #[must_use]
     pub const fn new(places: &'static [Deepest<CHAIN>]) -> Self {
         Self {
@@ -256,11 +320,27 @@ impl<P: Platform, const CHAIN: usize> StackWatch<P, CHAIN> {
 
     /// What was found of each task. Any context, any CPU; a place that does
     /// not stand still is left out.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_watch!()]
+    /// let deepest = WATCH.iter().max_by_key(|found| found.used);
+    /// assert_eq!(deepest.unwrap().task, 7);
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = StackUse<CHAIN>> + '_ {
         self.places.iter().filter_map(Deepest::read)
     }
 
     /// What was found of a task.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_watch!()]
+    /// assert_eq!(WATCH.get(7).unwrap().used, 24 * size_of::<usize>());
+    /// assert_eq!(WATCH.get(8), None);
+    /// ```
     #[must_use]
     pub fn get(&self, task: usize) -> Option<StackUse<CHAIN>> {
         table::find(self.places, task.checked_add(1)?)?.read()
@@ -268,6 +348,14 @@ impl<P: Platform, const CHAIN: usize> StackWatch<P, CHAIN> {
 
     /// Begins again for one task, which does not run: it has ended, and another
     /// will have its number. The place stays its number's.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_watch!()]
+    /// WATCH.forget(7);
+    /// assert_eq!(WATCH.get(7), None);
+    /// ```
     pub fn forget(&self, task: usize) {
         let place = task
             .checked_add(1)
@@ -279,6 +367,16 @@ impl<P: Platform, const CHAIN: usize> StackWatch<P, CHAIN> {
 
     /// Begins again for all tasks, and all places are free. While the watch is
     /// not registered: a call under way might take a place twice.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_watch!()]
+    /// FGRAPH.unregister(id)?;
+    /// WATCH.reset();
+    /// assert_eq!(WATCH.iter().count(), 0);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn reset(&self) {
         self.places.iter().for_each(Deepest::clear);
         table::free(self.places);
@@ -287,6 +385,19 @@ impl<P: Platform, const CHAIN: usize> StackWatch<P, CHAIN> {
     }
 
     /// How many calls were on no stack that is known to be their task's.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_watch!()]
+    /// assert_eq!(WATCH.foreign(), 0);
+    /// # let (slot, func, ret) = (0x4000, 0x1000, 0x2000);
+    /// # let call = fgraph::fgraph::Call { func, ret, slot, tail: false, registers: None };
+    /// // A call elsewhere.
+    /// # // SAFETY: nobody leaves.
+    /// unsafe { FGRAPH.enter(&call, usize::MAX) };
+    /// assert_eq!(WATCH.foreign(), 1);
+    /// ```
     #[must_use]
     pub fn foreign(&self) -> u32 {
         self.foreign.load(Ordering::Relaxed)
@@ -294,6 +405,13 @@ impl<P: Platform, const CHAIN: usize> StackWatch<P, CHAIN> {
 
     /// How many calls were of tasks that found no place, or deepest ones whose
     /// chain was not written because an interrupt's was.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_watch!()]
+    /// assert_eq!(WATCH.lost(), 0, "there is a place for the one task");
+    /// ```
     #[must_use]
     pub fn lost(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)

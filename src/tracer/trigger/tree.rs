@@ -12,6 +12,16 @@ use crate::tracer::{Scale, Symbols};
 use crate::{Cause, Context, Entry};
 
 /// Memory for one tree of up to `CALLS` calls, for a [`MaxLatency`](super::MaxLatency).
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::trigger::Tree;
+///
+/// // The worst, a reader's, and two CPUs'.
+/// static TREES: [Tree<200>; 4] = [const { Tree::new() }; 4];
+/// # assert_eq!(TREES.len(), 4);
+/// ```
 #[derive(Debug)]
 pub struct Tree<const CALLS: usize> {
     /// Not 0 while a call or a reader has it. Acquire when it is claimed and
@@ -131,6 +141,16 @@ impl<const CALLS: usize> Default for Tree<CALLS> {
 
 impl<const CALLS: usize> Tree<CALLS> {
     /// A free one.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::trigger::Tree;
+    ///
+    /// static TREE: Tree<8> = Tree::new();
+    /// # #[cfg(target_pointer_width = "64")]
+    /// assert!(size_of_val(&TREE) < 9 * 64);
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -185,6 +205,26 @@ impl<const CALLS: usize> Tree<CALLS> {
 }
 
 /// A call in a tree.
+///
+/// # Example
+///
+/// ```
+/// # use fgraph::tracer::filter::Predicate;
+/// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+#[doc = example_kernel!()]
+/// #
+/// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+/// # static WORST: MaxLatency<Kernel, Predicate, 16> =
+/// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+/// # FGRAPH.register(&WORST)?;
+/// # drop(FGRAPH.scope(0x1000, 0));
+/// // A call of 0x1000 took 1,000 ticks.
+/// let worst = WORST.worst().unwrap();
+/// let call = worst.calls().next().unwrap();
+/// assert_eq!((call.func, call.depth, call.duration), (0x1000, 0, 1000));
+/// assert_eq!(call.cause, Some(fgraph::Cause::Returned));
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeCall {
     /// The function.
@@ -209,6 +249,27 @@ pub struct TreeCall {
 /// interrupt may take one between a call's place and its frame: it is not
 /// inside that call. So the order is that of the tree, not of the places, and
 /// a step looks through the places.
+///
+/// # Example
+///
+/// ```
+/// # use fgraph::tracer::filter::Predicate;
+/// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+#[doc = example_kernel!()]
+/// #
+/// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+/// # static WORST: MaxLatency<Kernel, Predicate, 16> =
+/// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+/// # FGRAPH.register(&WORST)?;
+/// # drop(FGRAPH.scope(0x1000, 0));
+/// // A call of 0x1000 took 1,000 ticks.
+/// let worst = WORST.worst().unwrap();
+/// for call in worst.calls() {
+///     println!("{:1$}{2:#x}", "", 2 * call.depth, call.func);
+/// }
+/// assert_eq!(worst.calls().count(), 1);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TreeCalls<'a> {
     places: &'a [Place],
