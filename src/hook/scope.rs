@@ -2,7 +2,7 @@
 //! assembly; a panic's unwinding drops it too.
 //!
 //! A scope has no return slot. Its frame is known by its place on the shadow
-//! stack.
+//! stack. This file knows neither words nor registers.
 
 use core::marker::PhantomData;
 

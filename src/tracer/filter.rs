@@ -220,6 +220,33 @@ impl<A: Filter, B: Filter> Filter for (A, B) {
 /// ```
 pub trait Deferred: Callback {
     /// A call ended that is to leave no record. Runs where `exit` would have.
+    /// Default: does nothing.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering};
+    /// # use fgraph::tracer::filter::{Deferred, MinDuration};
+    /// # use fgraph::{Callback, Entry, Exit};
+    /// struct TooQuick(AtomicU64);
+    /// # impl Callback for TooQuick {
+    /// #     type Frame = ();
+    /// #     fn entry(&self, _: Entry<'_, ()>) -> Option<()> { Some(()) }
+    /// #     fn exit(&self, _: Exit<'_, ()>, (): ()) {}
+    /// # }
+    ///
+    /// impl Deferred for TooQuick {
+    ///     fn discard(&self, _: Exit<'_, ()>, (): ()) {
+    ///         self.0.fetch_add(1, Ordering::Relaxed);
+    ///     }
+    /// }
+    #[doc = example_kernel!()]
+    /// # static QUICK: MinDuration<Kernel, TooQuick> =
+    /// #     MinDuration::new(TooQuick(AtomicU64::new(0)), 2000);
+    /// # FGRAPH.register(&QUICK).unwrap();
+    /// # drop(FGRAPH.scope(0x1000, 0));
+    /// # assert_eq!(QUICK.callback().0.load(Ordering::Relaxed), 1);
+    /// ```
     fn discard(&self, call: Exit<'_, Self::Frame>, data: Self::Frame) {
         let _ = (call, data);
     }

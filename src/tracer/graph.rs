@@ -37,9 +37,35 @@ bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Recorded: u8 {
         /// The return value, where the hook has it.
+        ///
+        /// # Example
+        ///
+        /// ```
+        /// # use fgraph::tracer::Recorded;
+        /// assert!(!Recorded::default().contains(Recorded::RETURN_VALUE), "on demand");
+        /// ```
         const RETURN_VALUE = 1;
         /// Durations without the time that the task was switched out, as
         /// [`Fgraph::switch`](crate::Fgraph::switch) tells it.
+        ///
+        /// # Example
+        ///
+        /// ```
+        /// use fgraph::tracer::{Graph, Recorded};
+        #[doc = example_calls!()]
+        /// static AWAKE: Graph<Kernel> = Graph::new(&BUFFERS).recorded(Recorded::WITHOUT_SLEEP);
+        /// # static ONLY: fgraph::Fgraph<Kernel> = fgraph::Fgraph::new();
+        /// # ONLY.register(&AWAKE).unwrap();
+        /// # let scope = ONLY.scope(check as fn() as usize, 0);
+        /// # ONLY.switch(Some(&STACK), None);
+        /// # ONLY.switch(None, Some(&STACK));
+        /// # drop(scope);
+        /// # let (mut cursors, mut open) = ([fgraph::tracer::Cursor::new()], [fgraph::tracer::Open::new(); 16]);
+        /// # let scale = fgraph::tracer::Scale::NANOSECONDS;
+        /// # let trace = fgraph::tracer::Trace::whole(&BUFFERS, scale, &mut cursors, &mut open).unwrap();
+        /// # let Some(fgraph::tracer::Event::Leaf(_, end) | fgraph::tracer::Event::End(_, end)) = trace.last() else { panic!() };
+        /// # assert_eq!(end.duration, 2000);
+        /// ```
         const WITHOUT_SLEEP = 2;
     }
 }

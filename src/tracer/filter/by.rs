@@ -449,12 +449,40 @@ bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct Contexts: u8 {
         /// Tasks.
+        ///
+        /// # Example
+        ///
+        /// ```
+        /// # use fgraph::{Context, tracer::filter::Contexts};
+        /// assert_eq!(Contexts::TASK, Context::Task.into());
+        /// ```
         const TASK = 1 << Context::Task as u8;
         /// Soft interrupts.
+        ///
+        /// # Example
+        ///
+        /// ```
+        /// # use fgraph::{Context, tracer::filter::Contexts};
+        /// assert_eq!(Contexts::SOFT_INTERRUPT, Context::SoftInterrupt.into());
+        /// ```
         const SOFT_INTERRUPT = 1 << Context::SoftInterrupt as u8;
         /// Interrupts.
+        ///
+        /// # Example
+        ///
+        /// ```
+        /// # use fgraph::{Context, tracer::filter::Contexts};
+        /// assert_eq!(Contexts::INTERRUPT, Context::Interrupt.into());
+        /// ```
         const INTERRUPT = 1 << Context::Interrupt as u8;
         /// Non-maskable interrupts.
+        ///
+        /// # Example
+        ///
+        /// ```
+        /// # use fgraph::{Context, tracer::filter::Contexts};
+        /// assert_eq!(Contexts::NMI, Context::Nmi.into());
+        /// ```
         const NMI = 1 << Context::Nmi as u8;
     }
 }

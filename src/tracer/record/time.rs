@@ -1,4 +1,4 @@
-//! Times of which a record holds the low bits only.
+//! Times of which a record holds the low bits only. This file knows no clock.
 
 use super::words::{TIME_BITS, high, join, low};
 
