@@ -108,10 +108,14 @@ macro_rules! wraps {
 }
 
 mod around;
-mod by;
+mod functions;
+mod place;
+mod switch;
 
 pub use around::{Depth, MinDuration, NotBelow, OnlyBelow};
-pub use by::{Contexts, Cpus, Functions, Not, Predicate, Switch, Tasks, UnsortedError};
+pub use functions::{Functions, Predicate, UnsortedError};
+pub use place::{Contexts, Cpus, Tasks};
+pub use switch::Switch;
 
 /// Decides which calls a callback sees, by the call alone.
 ///
@@ -171,6 +175,37 @@ impl<A: Filter, B: Filter> Filter for (A, B) {
     #[inline]
     fn accepts<D: FrameData>(&self, call: &Entry<'_, D>) -> bool {
         self.0.accepts(call) && self.1.accepts(call)
+    }
+}
+
+/// Accepts what another filter refuses.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::tracer::filter::{Filtered, Not, Predicate};
+/// use fgraph::tracer::trigger::{Counts, Tally};
+#[doc = example_kernel!()]
+///
+/// static TALLIES: [Tally; 16] = [const { Tally::new() }; 16];
+/// static OTHERS: Filtered<Counts, Not<Predicate>> =
+///     Filtered::new(Counts::new(&TALLIES), Not(Predicate(|func| func == 0x1000)));
+///
+/// FGRAPH.register(&OTHERS)?;
+/// drop((FGRAPH.scope(0x1000, 0), FGRAPH.scope(0x2000, 0)));
+/// assert_eq!(OTHERS.callback().iter().collect::<Vec<_>>(), [(0x2000, 1)]);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Not<F>(
+    /// The other filter.
+    pub F,
+);
+
+impl<F: Filter> Filter for Not<F> {
+    #[inline]
+    fn accepts<D: FrameData>(&self, call: &Entry<'_, D>) -> bool {
+        !self.0.accepts(call)
     }
 }
 

@@ -10,125 +10,15 @@
 
 use core::fmt::{self, Write};
 
-use bitflags::bitflags;
-
 use super::names::{Name, Symbols};
 use super::scale::digits;
 use super::trace::{Call, End, Ending, Event, Trace};
 
-bitflags! {
-    /// What a [`Print`] shows.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use fgraph::tracer::Shown;
-    ///
-    /// let shown = Shown::default() | Shown::TIME;
-    /// assert!(shown.contains(Shown::CPU) && !shown.contains(Shown::TASK));
-    /// ```
-    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-    pub struct Shown: u16 {
-        /// The CPU's number.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::tracer::Shown;
-        /// assert!(Shown::default().contains(Shown::CPU));
-        /// ```
-        const CPU = 1;
-        /// The task.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::tracer::Shown;
-        /// assert!(!Shown::default().contains(Shown::TASK), "on demand");
-        /// ```
-        const TASK = 2;
-        /// The time of each event, in seconds.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::tracer::Shown;
-        /// assert!(!Shown::default().contains(Shown::TIME), "on demand");
-        /// ```
-        const TIME = 4;
-        /// Durations.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::tracer::Shown;
-        /// assert!(Shown::default().contains(Shown::DURATION));
-        /// ```
-        const DURATION = 8;
-        /// Marks of long durations: `+` over 10 µs, `!` 100 µs, `#` 1 ms, `*`
-        /// 10 ms, `@` 100 ms, `$` 1 s.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::tracer::Shown;
-        /// assert!(Shown::default().contains(Shown::MARKS));
-        /// ```
-        const MARKS = 0x10;
-        /// The name of the function at its closing brace too.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::tracer::Shown;
-        /// assert!(!Shown::default().contains(Shown::TAIL), "on demand");
-        /// ```
-        const TAIL = 0x20;
-        /// Return values, where they were recorded.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::tracer::Shown;
-        /// assert!(Shown::default().contains(Shown::RETURN_VALUE));
-        /// ```
-        const RETURN_VALUE = 0x40;
-        /// Arguments, where they were recorded.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::tracer::Shown;
-        /// assert!(Shown::default().contains(Shown::ARGUMENTS));
-        /// ```
-        const ARGUMENTS = 0x80;
-        /// A separator where a CPU goes from one task to another.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::tracer::Shown;
-        /// assert!(Shown::default().contains(Shown::SWITCHES));
-        /// ```
-        const SWITCHES = 0x100;
-        /// Interrupts: `==>` before a call in an interrupt's context.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::tracer::Shown;
-        /// assert!(Shown::default().contains(Shown::INTERRUPTS));
-        /// ```
-        const INTERRUPTS = 0x200;
-    }
-}
+mod shown;
+#[cfg(test)]
+mod tests;
 
-impl Default for Shown {
-    /// All that costs no columns of its own beyond the CPU and the duration.
-    fn default() -> Self {
-        Self::all().difference(Self::TASK.union(Self::TIME).union(Self::TAIL))
-    }
-}
+pub use shown::Shown;
 
 /// Writes a trace as a function graph.
 ///
@@ -529,47 +419,5 @@ impl<W: Write> Write for NoComment<'_, W> {
             self.0.write_str(part)?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Collects text, up to a size.
-    struct Line([u8; 64], usize);
-
-    impl Write for Line {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            let end = self.1 + text.len();
-            let room = self.0.get_mut(self.1..end).ok_or(fmt::Error)?;
-            room.copy_from_slice(text.as_bytes());
-            self.1 = end;
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn durations_fill_their_column_from_nothing_to_days() {
-        for (nanoseconds, column) in [
-            (0, "   0.000 us    "),
-            (1_382, "   1.382 us    "),
-            (10_000, "   10.000 us   "),
-            (15_463, " + 15.463 us   "),
-            (100_001, " ! 100.001 us  "),
-            (1_000_001, " # 1000.001 us "),
-            (12_345_678, " * 12345.67 us "),
-            (123_456_789, " @ 123456.7 us "),
-            (1_234_567_890, " $ 1234567 us  "),
-            (99_999_999_999, " $ 99999999 us "),
-            (100_000_000_000, " $ 100.000 s   "),
-            (3_600_000_000_000, " $ 3600.000 s  "),
-            (360_000_000_000_000, " $ 360000.0 s  "),
-        ] {
-            let mut line = Line([0; 64], 0);
-            let written = Print::new(&()).duration(&mut line, nanoseconds);
-            assert_eq!(written, Ok(()));
-            assert_eq!(core::str::from_utf8(&line.0[..line.1]), Ok(column));
-        }
     }
 }

@@ -10,45 +10,15 @@ use super::cursor::{Arguments, Cursor, Item, Recorded};
 use super::record::Read;
 use crate::Context;
 
+mod error;
 mod event;
 mod open;
 
+pub use error::TraceError;
 pub use event::{Call, End, Ending, Event};
 pub use open::Open;
 
 use open::{Raw, UnderWay};
-
-/// Why a trace can not be read.
-///
-/// # Example
-///
-/// ```
-/// use fgraph::tracer::{Open, Scale, Trace, TraceError};
-#[doc = example_calls!()]
-///
-/// let mut open = [Open::new(); 16];
-/// let failed = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut [], &mut open).unwrap_err();
-/// assert_eq!(failed, TraceError::Cursors);
-/// assert_eq!(failed.to_string(), "fewer cursors than buffers; give one for each");
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TraceError {
-    /// There are fewer cursors than buffers.
-    Cursors,
-    /// There is no memory for calls under way.
-    Open,
-}
-
-impl core::fmt::Display for TraceError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Cursors => "fewer cursors than buffers; give one for each",
-            Self::Open => "no memory for calls under way; give an `Open` for each and each task",
-        })
-    }
-}
-
-impl core::error::Error for TraceError {}
 
 /// A reading of all buffers: an iterator over what happened. It allocates
 /// nothing; the caller supplies a [`Cursor`] for each buffer, and an [`Open`]

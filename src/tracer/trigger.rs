@@ -20,10 +20,12 @@ use super::table::{self, Keyed, Sum};
 mod latency;
 mod stack;
 mod tree;
+mod worst;
 
-pub use latency::{MaxLatency, Measure, WorstTree};
+pub use latency::{MaxLatency, Measure};
 pub use stack::{Deepest, StackUse, StackWatch};
 pub use tree::{Tree, TreeCall, TreeCalls};
+pub use worst::WorstTree;
 
 /// Turns a [`Switch`] when a function is called: the way to stop a trace right
 /// after the moment of interest, or to begin it there.

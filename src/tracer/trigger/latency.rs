@@ -17,15 +17,14 @@
 //! tree is written by its task and that task's interrupts; each call takes the
 //! next place by one step. It is passed on through the one word `worst`.
 
-use core::fmt;
 use core::marker::PhantomData;
 
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, count};
 use crate::tracer::filter::Filter;
-use crate::tracer::{Scale, Symbols};
 use crate::{Callback, Entry, Exit, Platform};
 
-use super::tree::{Shown, Tree, TreeCalls};
+use super::tree::Tree;
+use super::worst::{Owner, Worst, WorstTree};
 
 /// What makes one tree worse than another.
 ///
@@ -105,33 +104,6 @@ pub struct MaxLatency<P, F, const CALLS: usize> {
     missed: AtomicU32,
     backwards: AtomicU32,
     platform: PhantomData<fn() -> P>,
-}
-
-/// Which tree is the worst, and how often that has changed: of two words that
-/// name the same tree, the count tells whether it was another's in between.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Worst {
-    /// One more than the tree's place; 0 for none.
-    tree: usize,
-    changes: usize,
-}
-
-impl Worst {
-    fn from_word(word: usize, trees: usize) -> Self {
-        let kinds = trees.saturating_add(1);
-        Self {
-            tree: word % kinds,
-            changes: word / kinds,
-        }
-    }
-
-    /// The word of the next state, with this tree.
-    fn next_word(self, tree: usize, trees: usize) -> usize {
-        let kinds = trees.saturating_add(1);
-        // The largest count whose words all fit is never reached: it wraps.
-        let changes = (self.changes + 1) % (usize::MAX / kinds);
-        changes * kinds + tree
-    }
 }
 
 impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
@@ -441,186 +413,8 @@ impl<P: Platform, F: Filter, const CALLS: usize> Callback for MaxLatency<P, F, C
     }
 }
 
-/// Takes trees back.
-trait Owner<const CALLS: usize> {
-    fn put_back(&self, tree: &Tree<CALLS>);
-}
-
 impl<P: Platform, F: Filter, const CALLS: usize> Owner<CALLS> for MaxLatency<P, F, CALLS> {
     fn put_back(&self, tree: &Tree<CALLS>) {
         self.offer(tree);
-    }
-}
-
-/// The worst tree so far, held for reading.
-///
-/// # Example
-///
-/// ```
-/// # use fgraph::tracer::filter::Predicate;
-/// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-#[doc = example_kernel!()]
-/// #
-/// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-/// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-/// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-/// # FGRAPH.register(&WORST)?;
-/// # drop(FGRAPH.scope(0x1000, 0));
-/// // A call of 0x1000 took 1,000 ticks.
-/// {
-///     let worst = WORST.worst().unwrap();
-///     print!("{}", worst.display((), fgraph::tracer::Scale::NANOSECONDS));
-/// }
-/// assert!(WORST.worst().is_some(), "it was put back");
-/// # Ok::<(), fgraph::fgraph::RegisterError>(())
-/// ```
-pub struct WorstTree<'a, const CALLS: usize> {
-    tree: &'a Tree<CALLS>,
-    owner: &'a dyn Owner<CALLS>,
-}
-
-impl<const CALLS: usize> fmt::Debug for WorstTree<'_, CALLS> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorstTree")
-            .field("score", &self.score())
-            .field("task", &self.task())
-            .field("lost", &self.lost())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<const CALLS: usize> Drop for WorstTree<'_, CALLS> {
-    fn drop(&mut self) {
-        self.owner.put_back(self.tree);
-    }
-}
-
-impl<const CALLS: usize> WorstTree<'_, CALLS> {
-    /// What made it the worst: ticks or calls, by [`Measure`].
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # use fgraph::tracer::filter::Predicate;
-    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    /// #
-    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// # FGRAPH.register(&WORST)?;
-    /// # drop(FGRAPH.scope(0x1000, 0));
-    /// // A call of 0x1000 took 1,000 ticks.
-    /// let worst = WORST.worst().unwrap();
-    /// assert_eq!(worst.score(), 1000);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
-    /// ```
-    #[must_use]
-    pub fn score(&self) -> u64 {
-        self.tree.score.get()
-    }
-
-    /// The task that it ran in, by [`Platform::task`].
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # use fgraph::tracer::filter::Predicate;
-    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    /// #
-    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// # FGRAPH.register(&WORST)?;
-    /// # drop(FGRAPH.scope(0x1000, 0));
-    /// // A call of 0x1000 took 1,000 ticks.
-    /// let worst = WORST.worst().unwrap();
-    /// assert_eq!(worst.task(), Kernel::task());
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
-    /// ```
-    #[must_use]
-    pub fn task(&self) -> usize {
-        self.tree.task.load(Ordering::Relaxed)
-    }
-
-    /// How many calls inside found no place in the tree. Nor have those inside
-    /// them.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # use fgraph::tracer::filter::Predicate;
-    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    /// #
-    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// # FGRAPH.register(&WORST)?;
-    /// # drop(FGRAPH.scope(0x1000, 0));
-    /// // A call of 0x1000 took 1,000 ticks.
-    /// let worst = WORST.worst().unwrap();
-    /// assert_eq!(worst.lost(), 0);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
-    /// ```
-    #[must_use]
-    pub fn lost(&self) -> u32 {
-        self.tree.lost.load(Ordering::Relaxed)
-    }
-
-    /// The calls, each followed by those inside it.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # use fgraph::tracer::filter::Predicate;
-    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    /// #
-    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// # FGRAPH.register(&WORST)?;
-    /// # drop(FGRAPH.scope(0x1000, 0));
-    /// // A call of 0x1000 took 1,000 ticks.
-    /// let worst = WORST.worst().unwrap();
-    /// let funcs = worst.calls().map(|call| call.func);
-    /// assert_eq!(funcs.collect::<Vec<_>>(), [0x1000]);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
-    /// ```
-    #[must_use]
-    pub fn calls(&self) -> TreeCalls<'_> {
-        TreeCalls::new(self.tree)
-    }
-
-    /// To be displayed: a line a call, with its duration and, where it did not
-    /// return, how it ended.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # use fgraph::tracer::filter::Predicate;
-    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    /// #
-    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// # FGRAPH.register(&WORST)?;
-    /// # drop(FGRAPH.scope(0x1000, 0));
-    /// // A call of 0x1000 took 1,000 ticks.
-    /// let worst = WORST.worst().unwrap();
-    /// let scale = fgraph::tracer::Scale::NANOSECONDS;
-    /// assert_eq!(worst.display((), scale).to_string(), "1.000 us  0x1000\n");
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
-    /// ```
-    pub fn display<S: Symbols>(&self, symbols: S, scale: Scale) -> impl fmt::Display {
-        Shown {
-            calls: self.calls(),
-            lost: self.lost(),
-            symbols,
-            scale,
-        }
     }
 }
