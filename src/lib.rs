@@ -5,21 +5,136 @@
 //! A kernel links it in, implements [`Platform`], puts a [`RetStack`] into its
 //! task struct, makes one [`Fgraph`] a `static`, and registers callbacks: a
 //! tracer of [`tracer`], or its own [`Callback`]. Calls are caught by a
-//! [`hook`]. The README has a complete example, and how to begin.
+//! [`hook`]. Nothing is allocated: all memory is the kernel's, and it chooses how
+//! much.
+//!
+//! # Example
+//!
+//! A kernel of one CPU and one task, whose functions say by a scope that they
+//! are called. Those that the compiler prepared need no scope: see
+//! [`hook::patch`].
+//!
+//! ```
+//! use fgraph::tracer::{
+//!     Buffer, Cursor, Full, Graph, Open, Print, Record, Scale, Symbol, Symbols, Trace,
+//! };
+//! use fgraph::{Fgraph, Platform, RetStack};
+//!
+//! static SHADOW: RetStack = RetStack::new();
+//!
+//! /// What the crate must know of a kernel.
+//! struct Kernel;
+//!
+//! // SAFETY: there is one task on one CPU, and `SHADOW` is its shadow stack.
+//! unsafe impl Platform for Kernel {
+//!     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> {
+//!         Some(f(&SHADOW))
+//!     }
+//!     fn clock() -> u64 {
+//!         // A microsecond passes between two readings, here.
+//! #       static CLOCK: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+//! #       let my_nanoseconds = || CLOCK.fetch_add(1000, std::sync::atomic::Ordering::Relaxed);
+//!         my_nanoseconds()
+//!     }
+//! }
+//!
+//! /// The tracer, a callback that records, and the memory that it records to.
+//! static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+//! static GRAPH: Graph<Kernel> = Graph::new(&BUFFERS);
+//! static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
+//! static RECORDS: [Record; 1024] = [const { Record::new() }; 1024];
+//!
+//! fn read() {
+//!     let _scope = FGRAPH.scope(read as fn() as usize, 0);
+//!     check();
+//! }
+//!
+//! fn check() {
+//!     let _scope = FGRAPH.scope(check as fn() as usize, 0);
+//! #   std::hint::black_box(&_scope);
+//! }
+//!
+//! /// The names of functions, as a symbol table has them.
+//! struct Names;
+//!
+//! impl Symbols for Names {
+//!     fn symbol(&self, address: usize) -> Option<Symbol<'_>> {
+//!         let functions = [(read as fn() as usize, "read"), (check as fn() as usize, "check")];
+//!         let (start, name) = functions.into_iter().find(|&(start, _)| start == address)?;
+//!         Some(Symbol { name, start })
+//!     }
+//! }
+//!
+//! // Words for the shadow stack, and where the task's real stack lies.
+//! let words = Box::leak(Box::new([0; 512]));
+//! # let here = &raw const words as usize;
+//! # let my_stack = here - 0x1000..here + 0x1000;
+//! SHADOW.attach(words, my_stack)?;
+//!
+//! let id = FGRAPH.register(&GRAPH)?;
+//! read();
+//! FGRAPH.unregister(id)?;
+//!
+//! // One cursor a buffer, and room for calls that are under way at once.
+//! let (mut cursors, mut open) = ([Cursor::new()], [Open::new(); 64]);
+//! let mut trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+//! let mut text = String::new(); // Or a serial port: any `core::fmt::Write`.
+//! Print::new(&Names).trace(&mut text, &mut trace)?;
+//!
+//! let (_heading, calls) = text.split_once('\n').unwrap();
+//! assert_eq!(
+//!     calls,
+//! " 0)               |  read() {
+//!  0)   1.000 us    |    check();
+//!  0)   3.000 us    |  }
+//! ");
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
+//!
+//! # Where to find
+//!
+//! | what | where |
+//! | --- | --- |
+//! | what a kernel must supply | [`Platform`]; all but two functions have defaults |
+//! | how large a shadow stack has to be | [`ret_stack::words_for`] |
+//! | tracing without a word in the source | [`hook::patch`], or `hook::classic` on x86-64 |
+//! | a graph of calls, a flame graph, a file for Perfetto | [`tracer::Graph`] records, [`tracer::Trace`] reads |
+//! | how often functions run, and how long | [`tracer::Profile`] |
+//! | some calls only | [`tracer::filter`] |
+//! | the slowest call, the deepest stack, the moment of a bug | [`tracer::trigger`] |
+//! | one's own callback | [`Callback`] |
+//! | what a scheduler tells | [`Fgraph::switch`], [`Fgraph::exit_task`] |
+//! | what an unwinder or a panic asks | [`Fgraph::real_return`], [`Fgraph::restore`] |
+//! | what was lost | counters: [`RetStack::counters`], [`Fgraph::missed`], and each tracer's |
 //!
 //! # Architecture
 //!
-//! ```text
-//!  arch, hook      catch a call; know registers and code
-//!    │                Call { func, ret, slot }          return address
-//!    ▼                                                       ▲
-//!  fgraph          enter: who wants it?            leave: who wanted it?
-//!    │                one bit a callback, data words         ▲
-//!    ▼                                                       │
-//!  ret_stack       push ──────────▶ the task's words ──────▶ pop
+//! A call's way through the code, entry to the left and return to the right:
 //!
-//!  tracer          callbacks; know calls, neither words nor registers
+//! ```text
+//!  a traced function's entry                         its caller goes on
+//!    │ jump                                                  ▲ return
+//!  ┌─▼───────────────────────────────────────────────────────┴──────┐
+//!  │ arch, hook      the stub saves registers, calls the body       │
+//!  └─┬───────────────────────────────────────────────────────▲──────┘
+//!    │ Call { func, ret, slot }                              │ ret
+//!  ┌─▼───────────────────────────────────────────────────────┴──────┐
+//!  │ fgraph          enter: who wants it?    leave: who wanted it?  │
+//!  └─┬────────────┬──────────────────────────────▲───────────▲──────┘
+//!    │ push       │ Entry                   Exit │           │ pop
+//!  ┌─▼──────────┐ │  ┌───────────────────────────┴────┐ ┌────┴──────┐
+//!  │ ret_stack  │ └─▶│ tracer, or a kernel's callback │ │ ret_stack │
+//!  └────────────┘    └────────────────────────────────┘ └───────────┘
 //! ```
+//!
+//! | module | owns | does not know |
+//! | --- | --- | --- |
+//! | [`platform`] | what is asked of a kernel | what it is asked for |
+//! | [`hook`], `arch` | code, registers, return slots | words, callbacks |
+//! | [`fgraph`] | entering and leaving; slots and epochs | bits, registers |
+//! | [`ret_stack`] | the words of one task; `word` in it their bits | callbacks, platform, architecture |
+//! | [`tracer`] | callbacks that are ready to use | words, slots, architecture |
+//! | `sync` | atomics, real or a model checker's | its users |
 //!
 //! A frame on the shadow stack, of which `word` in `ret_stack` owns the bits,
 //! with two callbacks that want the return, the second of which keeps a word:

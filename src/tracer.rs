@@ -4,7 +4,29 @@
 //! show them. It knows neither words nor slots nor the architecture, allocates
 //! nothing, and lives in memory that the kernel gives it.
 //!
+//! | callback | keeps | read by |
+//! | --- | --- | --- |
+//! | [`Graph`] | each call, with its times, in a [`Buffer`] a CPU | [`Trace`] |
+//! | [`Profile`] | how often each function ran, and how long | [`Profile::report`] |
+//! | [`trigger`]s | one moment: the slowest call, the deepest stack | themselves |
+//!
 //! [`filter`]s wrap any callback, these or a kernel's own.
+//!
+//! # From buffers to text
+//!
+//! A [`Trace`] merges all CPUs' buffers into one sequence of [`Event`]s, while
+//! tracing goes on or afterwards, in memory that its caller gives: a
+//! [`Cursor`] for each buffer and [`Open`]s for the calls under way. The events
+//! are a kernel's to use, or one of these writes them:
+//!
+//! | writer | for |
+//! | --- | --- |
+//! | [`Print`] | people: the graph as text |
+//! | [`folded`] | flame graphs |
+//! | [`json`], [`fxt`] | Perfetto and its kin, as text or as words |
+//!
+//! Times are ticks of the platform's clock until a [`Scale`] makes nanoseconds
+//! of them; functions are addresses until [`Symbols`] name them.
 
 mod buffer;
 mod cursor;

@@ -1,7 +1,8 @@
 //! The profile: how often each function ran, and how long, with and without
 //! what it called.
 //!
-//! This file counts. How a report looks is `report`'s.
+//! This file times calls. What is counted of a function is `row`'s, how a
+//! report looks `report`'s.
 //!
 //! # Sums hold
 //!
