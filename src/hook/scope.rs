@@ -20,7 +20,9 @@ use crate::{Fgraph, Platform};
 /// A guard that is dropped early ends its call there.
 ///
 /// ```
-#[doc = example_calls!()]
+#[doc = example_kernel!()]
+/// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+/// # FGRAPH.register(&PROFILE).unwrap();
 /// let scope = FGRAPH.scope(0x3000, 0);
 /// assert_eq!(STACK.depth(), 1);
 /// drop(scope);

@@ -394,7 +394,7 @@ impl<P: Platform, const CHAIN: usize> StackWatch<P, CHAIN> {
     /// # let (slot, func, ret) = (0x4000, 0x1000, 0x2000);
     /// # let call = fgraph::fgraph::Call { func, ret, slot, tail: false, registers: None };
     /// // A call elsewhere.
-    /// # // SAFETY: nobody leaves.
+    /// // SAFETY: nobody leaves.
     /// unsafe { FGRAPH.enter(&call, usize::MAX) };
     /// assert_eq!(WATCH.foreign(), 1);
     /// ```
