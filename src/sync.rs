@@ -2,7 +2,7 @@
 //! checker, under `--cfg loom`.
 //!
 //! Everything that several CPUs, or an owner and its interrupts, see goes
-//! through the names of this module.
+//! through the names of this module, which knows none of its users.
 
 #[cfg(loom)]
 #[path = "sync/modelled.rs"]

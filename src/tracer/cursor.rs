@@ -62,12 +62,12 @@ impl Notes {
 pub(super) enum Item {
     /// Records were lost here.
     Lost(usize),
-    Record(Recorded),
+    Record(WholeRecord),
 }
 
 /// A record with all that belongs to it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Recorded {
+pub(super) struct WholeRecord {
     pub(super) read: Read,
     pub(super) time: u64,
     pub(super) task: usize,
@@ -262,7 +262,7 @@ impl Cursor {
             true => self.task,
             false => stamp.task.into(),
         };
-        Some(Item::Record(Recorded {
+        Some(Item::Record(WholeRecord {
             read,
             time: self.time,
             task,

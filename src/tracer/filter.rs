@@ -4,7 +4,7 @@
 //! callbacks in other slots, and costs nothing where it is not used. What a
 //! filter must remember lies in the frames of the calls that it remembers it
 //! for, so it is right for every task, and gone when the call is, however it
-//! ends.
+//! ends. It knows calls as any callback does: neither words nor slots.
 //!
 //! | filter | passes on |
 //! | --- | --- |

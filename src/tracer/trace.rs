@@ -6,7 +6,7 @@
 
 use super::Scale;
 use super::buffer::Buffer;
-use super::cursor::{Arguments, Cursor, Item, Recorded};
+use super::cursor::{Arguments, Cursor, Item, WholeRecord};
 use super::record::Read;
 use crate::Context;
 
@@ -47,7 +47,7 @@ pub struct Trace<'a> {
     open: UnderWay<'a>,
     scale: Scale,
     /// What has to wait for calls to end first.
-    waiting: Option<(usize, Recorded)>,
+    waiting: Option<(usize, WholeRecord)>,
     /// Nothing more will be written.
     last: bool,
     live: bool,
@@ -273,8 +273,8 @@ impl<'a> Trace<'a> {
 
     /// What a record tells; `None` if it waits until calls have ended, or is
     /// not told.
-    fn tell(&mut self, cpu: usize, recorded: &Recorded) -> Told {
-        let &Recorded { time, depth, .. } = recorded;
+    fn tell(&mut self, cpu: usize, recorded: &WholeRecord) -> Told {
+        let &WholeRecord { time, depth, .. } = recorded;
         self.now = self.now.max(time);
         let Some(place) = self.open.task(recorded.task) else {
             self.untracked += 1;
@@ -331,7 +331,7 @@ impl<'a> Trace<'a> {
     fn headless(
         &self,
         cpu: usize,
-        recorded: &Recorded,
+        recorded: &WholeRecord,
         func: Option<usize>,
         ticks: u64,
         end: RawEnd,
@@ -365,7 +365,7 @@ impl<'a> Trace<'a> {
         &mut self,
         place: usize,
         cpu: usize,
-        recorded: &Recorded,
+        recorded: &WholeRecord,
         func: usize,
         context: Context,
         leaf: Option<u64>,

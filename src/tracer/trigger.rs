@@ -9,7 +9,7 @@
 //!
 //! Each lives in memory that the kernel gives it, works on all CPUs and in all
 //! contexts at once without a lock, and can be wrapped in
-//! [`filter`](super::filter)s.
+//! [`filter`](super::filter)s. None knows how calls are caught.
 
 use crate::sync::{AtomicUsize, Ordering};
 use crate::{Callback, Entry, Exit};

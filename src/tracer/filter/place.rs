@@ -1,4 +1,5 @@
-//! Filters by what runs the call: task, CPU, context.
+//! Filters by what runs the call: task, CPU, context. They do not know what is
+//! called.
 //!
 //! They are changed while they are in use, one atomic at a time, relaxed: a
 //! call that begins meanwhile is judged by the old or the new setting, and
