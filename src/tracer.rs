@@ -2,7 +2,7 @@
 //!
 //! A tracer knows calls as [`Entry`](crate::Entry) and [`Exit`](crate::Exit)
 //! show them. It knows neither words nor slots nor the architecture, allocates
-//! nothing, and lives in memory that the kernel gives it.
+//! nothing, lives in memory that the kernel gives it, and is safe code.
 //!
 //! | callback | keeps | read by |
 //! | --- | --- | --- |
@@ -27,6 +27,8 @@
 //!
 //! Times are ticks of the platform's clock until a [`Scale`] makes nanoseconds
 //! of them; functions are addresses until [`Symbols`] name them.
+
+#![forbid(unsafe_code)]
 
 mod buffer;
 mod cursor;
