@@ -143,19 +143,25 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
 
     fn heading(&self, out: &mut impl Write) -> fmt::Result {
         out.write_char('#')?;
+        // Columns of the next label that are taken already.
+        let mut taken = 1;
         if self.shown.contains(Shown::TIME) {
-            write!(out, "{:^20}|", "TIME")?;
+            write!(out, "{:^1$}|", "TIME", 21 - taken)?;
+            taken = 0;
         }
         if self.shown.contains(Shown::CPU) {
-            write!(out, "{:<1$}", "CPU", self.cpu_width + 1)?;
+            let width = self.cpu_width + 1 - taken;
+            write!(out, "{:<width$}", "CPU")?;
+            taken = "CPU".len().saturating_sub(width);
         }
         if self.shown.contains(Shown::TASK) {
-            write!(out, "{:^1$}|", "TASK", TASK_WIDTH + 2)?;
+            write!(out, "{:^1$}|", "TASK", TASK_WIDTH + 1 - taken)?;
+            taken = 0;
         }
         if self.shown.contains(Shown::DURATION) {
-            write!(out, "{:^15}|", "DURATION")?;
+            write!(out, "{:^1$}", "DURATION", 15 - taken)?;
         }
-        out.write_str("  FUNCTION CALLS\n")
+        out.write_str("|  FUNCTION CALLS\n")
     }
 
     fn event(

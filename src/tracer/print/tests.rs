@@ -3,7 +3,7 @@
 use super::*;
 
 /// Collects text, up to a size.
-struct Line([u8; 64], usize);
+struct Line([u8; 96], usize);
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -32,9 +32,48 @@ fn durations_fill_their_column_from_nothing_to_days() {
         (3_600_000_000_000, " $ 3600.000 s  "),
         (360_000_000_000_000, " $ 360000.0 s  "),
     ] {
-        let mut line = Line([0; 64], 0);
+        let mut line = Line([0; 96], 0);
         let written = Print::new(&()).duration(&mut line, nanoseconds);
         assert_eq!(written, Ok(()));
         assert_eq!(core::str::from_utf8(&line.0[..line.1]), Ok(column));
+    }
+}
+
+#[test]
+fn the_heading_stands_over_its_columns() {
+    let call = Call {
+        func: Some(1),
+        cpu: 0,
+        task: 0,
+        depth: 0,
+        context: crate::Context::Task,
+        begin: Some(0),
+        arguments: Default::default(),
+    };
+    let bars = |line: &Line, found: &mut [usize; 3]| {
+        let bars = line.0.iter().enumerate().filter(|(_, byte)| **byte == b'|');
+        let mut count = 0;
+        for ((at, _), found) in bars.zip(found) {
+            *found = at;
+            count += 1;
+        }
+        count
+    };
+    let columns = Shown::TIME | Shown::CPU | Shown::TASK;
+    for bits in 0..=columns.bits() {
+        let shown = Shown::from_bits_retain(bits & columns.bits()) | Shown::DURATION;
+        for cpu_width in [2, 3, 5] {
+            let print = Print {
+                cpu_width,
+                ..Print::new(&()).shown(shown)
+            };
+            let (mut heading, mut row) = (Line([0; 96], 0), Line([0; 96], 0));
+            let (mut above, mut below) = ([0; 3], [0; 3]);
+            assert_eq!(print.heading(&mut heading), Ok(()));
+            assert_eq!(print.columns(&mut row, &call, 0, None), Ok(()));
+            let count = bars(&heading, &mut above);
+            assert_eq!((count, above), (bars(&row, &mut below), below), "{shown:?}");
+            assert!(count > 0);
+        }
     }
 }
