@@ -1,19 +1,43 @@
 //! The architecture's part, one file an architecture: the contract between the
 //! crate and these files, and the choice among them.
 //!
-//! # What a file supplies
+//! # Adding an architecture
 //!
-//! All of it is for [`hook::patch`](crate::hook::patch), except `Registers` and
-//! `chain`. An architecture without such a file has the rest of the crate:
-//! shadow stacks, dispatch, scopes, tracers.
+//! Without any of this, an architecture has shadow stacks, dispatch, scopes and
+//! tracers: `none` stands in for its file. The file is for
+//! [`hook::patch`](crate::hook::patch), the hook of code that is compiled with
+//! `-Zpatchable-function-entry`. In this order:
+//!
+//! 1. Choose the flag's two numbers, so that the padding before a function has
+//!    room for a set of 16 bits, a marker and a thunk, and the NOPs at its entry
+//!    can become a jump to the thunk. The compiler counts in its smallest NOP:
+//!    bytes on x86, instructions on AArch64. Put the flag into
+//!    `.cargo/config.toml`.
+//! 2. Write `arch/NAME.rs`, with `entry`, `chain` and `interrupted` in a folder
+//!    beside it. `x86_64` is the annotated master; `aarch64` shows what
+//!    changes where the return address comes in a register.
+//! 3. Name it below and in `hook.rs` and `lib.rs`, in the conditions that name
+//!    the other two; give `hook::patch` its `Patch::interrupted`, which takes
+//!    the registers that `interrupted` needs; add the flag to the table there.
+//! 4. Name it in the conditions of `tests/hooks.rs` and `tests/cases.rs`, which
+//!    run on every architecture that has the hook; under user emulation too, for
+//!    which `.ci/cross` is the example. Write tests of its own like
+//!    `tests/aarch64.rs`: each register, and unwinding from each instruction of
+//!    the stub.
+//!
+//! [`hook::classic`](crate::hook::classic) is x86-64's alone: it needs a bit of
+//! the running context to tell the tracer's own calls from the kernel's. So
+//! `classic` and `inside_if` have no place in the table.
+//!
+//! # What a file supplies
 //!
 //! | item | what |
 //! | --- | --- |
-//! | `Registers` | what the stub saves: `argument(n)`, `return_value()`, and `Debug` |
-//! | `patched::<B, N>` | a [header](stub), and behind it the common stub, below |
-//! | `learn` | the stub that only marks: it stores something other than zero into the set of its function, and goes on with the body; it changes nothing else |
-//! | `trap` | an instruction that traps |
-//! | `PLACES`, `IN_THUNK`, `Place` | where the return address is of what was interrupted in the stub, in the parts that the header tells, or in a thunk to it; `None` where the frame pointer leads to it; `hook::patch` makes the architecture's `Patch::interrupted` of it |
+//! | `Registers` | what the stub saves, `repr(C)`, public: `argument(n)`, `return_value()`, and `Debug`; any bits are a valid value |
+//! | `patched::<B, N>` | a [header](stub), and behind it the common stub of one tracer, below: a naked function, so that its operands can be `sym enter::<B, N>` |
+//! | `learn` | a stub that is entered as the common one is and only marks: it stores something other than zero into the set of its function, and goes on with the body; it changes no register but those between a call and its callee |
+//! | `trap` | an instruction that traps: where a call goes whose caller is lost |
+//! | `PLACES`, `IN_THUNK`, `Place` | where the return address is of what was interrupted in the stub, in the parts that the header tells, or in a thunk to it; `None` where the frame pointer leads to it |
 //! | `entry` | one patchable entry, read and written; below |
 //! | `chain` | where return addresses are while bodies run; below |
 //!
@@ -81,10 +105,25 @@
 //! the slot must be such that slot plus a word is the stack pointer at the
 //! call.
 //!
-//! For RISC-V, as an example: the padding's thunk is `auipc t0` and `jr`, with
-//! `t0` and `t1` between call and callee; the slot is at `sp-8`; a frame
-//! pointer's record lies below it, so `CALLER` is `-16` and `RETURN` is `-8`,
-//! both wrapped; `fence.i` on every CPU is the platform's.
+//! # RISC-V, as an example
+//!
+//! - `t0` and `t1` belong to code between a call and its callee.
+//! - The thunk is `auipc t0, 0` for an address from which the stub computes the
+//!   function's, `auipc t1` and `jr t1` for the stub, which any distance within
+//!   2 GiB allows. With compressed instructions a NOP is two bytes, so an entry
+//!   may be aligned to two: a jump of four bytes needs two of them, and is not
+//!   always one aligned store; the platform's
+//!   [`PatchText`](crate::hook::patch::PatchText) holds other CPUs out meanwhile.
+//! - The return address comes in `ra`, as on AArch64 in `x30`: the stub keeps it
+//!   on the shadow stack and calls the body by `jalr`. `RETURN_ON_STACK` is
+//!   false, and the slot is at `sp-8`.
+//! - A frame pointer is the stack pointer at the call, with the record below it:
+//!   `CALLER` is `-16` and `RETURN` is `-8`, both wrapped. Rust needs
+//!   `-Cforce-frame-pointers=yes`.
+//! - Return addresses are not signed: `strip` returns what it gets, `replaced`
+//!   returns `ret`.
+//! - `fence.i` on this CPU belongs to `entry`; on every other CPU it is the
+//!   platform's.
 
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
 mod x86_64;
@@ -153,8 +192,8 @@ pub(crate) use self::{
 
 // Every other target, 32-bit x86 and the 32-bit ABIs of the two architectures
 // above among them, is without a hook for patched entries: there
-// `fgraph::hook::patch` does not exist, and naming it is the compile error that
-// says so. Nothing else is missing.
+// `fgraph::hook::patch` does not exist, and `hook::absent` says so in its place.
+// Nothing else is missing.
 
 /// An address in this crate's data, and so within 2 GiB of all code in a small
 /// or kernel code model. It is hidden from the compiler: what lies 2 GiB from a
@@ -163,7 +202,13 @@ pub(crate) use self::{
 pub(crate) fn middle() -> usize {
     static MIDDLE: u8 = 0;
     let middle = &raw const MIDDLE as usize;
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "x86"))]
+    #[cfg(any(
+        all(
+            any(target_arch = "x86_64", target_arch = "aarch64"),
+            target_pointer_width = "64"
+        ),
+        target_arch = "x86"
+    ))]
     {
         let mut hidden = middle;
         // SAFETY: no instruction at all; the value goes through unchanged.
@@ -176,6 +221,12 @@ pub(crate) fn middle() -> usize {
         }
         hidden
     }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "x86")))]
+    #[cfg(not(any(
+        all(
+            any(target_arch = "x86_64", target_arch = "aarch64"),
+            target_pointer_width = "64"
+        ),
+        target_arch = "x86"
+    )))]
     core::hint::black_box(middle)
 }

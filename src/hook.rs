@@ -8,13 +8,38 @@
 //! | `patch` | x86-64 or AArch64, `-Zpatchable-function-entry` | every function, chosen one by one at run time |
 //! | `classic` | x86-64, `-pg` or `-Zinstrument-mcount` or stable flags | every function that is compiled so |
 //!
-//! On a target that a hook does not support, 32-bit ones and RISC-V among them,
-//! its module is absent, and all else is there.
+//! # Targets without a hook
+//!
+//! Shadow stacks, callbacks, scopes, walks and tracers are there on every
+//! target that has pointers of 32 or 64 bits and atomic compare-and-swap. A
+//! hook that knows registers and instructions is there where the table says,
+//! with pointers of 64 bits. Elsewhere its module does not exist, its macros are
+//! compile errors that say so, and what [`Registers`] would tell is not known.
+//! A kernel for several architectures asks by
+//!
+//! ```
+//! #[cfg(all(
+//!     any(target_arch = "x86_64", target_arch = "aarch64"),
+//!     target_pointer_width = "64"
+//! ))]
+//! use fgraph::hook::patch::Patch;
+//! ```
+//!
+//! A kernel on another architecture can have an entry hook of its own: a few
+//! instructions that call a function which calls [`Fgraph::enter`], make the
+//! traced function return to them if that says true, and then call one which
+//! calls [`Fgraph::leave`] and go where that says. The slot is the word that
+//! holds the call's return address, or, where that comes in a register, the
+//! word below the stack pointer at the call, which `leave` writes too. To
+//! [`restore`](Fgraph::restore) and to [unwind](Fgraph::real_return), the crate
+//! has to know more: the comments in `src/arch.rs` tell how to add an
+//! architecture to it.
 
 use crate::{Fgraph, Platform};
 
 pub use crate::arch::Registers;
 
+mod absent;
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
 pub mod classic;
 #[cfg(all(

@@ -189,20 +189,40 @@
     allow(dead_code, unused_imports)
 )]
 
+// A target without compare-and-swap gets this error, and not hundreds of what
+// follows from it.
+#[cfg(not(target_has_atomic = "ptr"))]
+compile_error!(
+    "fgraph needs atomic compare-and-swap, which this target's instruction set does not have"
+);
+#[cfg(not(any(target_pointer_width = "32", target_pointer_width = "64")))]
+compile_error!("fgraph packs words of 32 or 64 bits, and this target's pointers have others");
+
+#[cfg(target_has_atomic = "ptr")]
 #[macro_use]
 mod example;
 
+#[cfg(target_has_atomic = "ptr")]
 mod arch;
+#[cfg(target_has_atomic = "ptr")]
 pub mod fgraph;
+#[cfg(target_has_atomic = "ptr")]
 pub mod hook;
+#[cfg(target_has_atomic = "ptr")]
 pub mod platform;
+#[cfg(target_has_atomic = "ptr")]
 pub mod ret_stack;
+#[cfg(target_has_atomic = "ptr")]
 mod sync;
+#[cfg(target_has_atomic = "ptr")]
 pub mod tracer;
 
-pub use fgraph::{Callback, CallbackId, Cause, Entry, Exit, Fgraph, FrameData};
-pub use platform::{Context, Platform};
-pub use ret_stack::RetStack;
+#[cfg(target_has_atomic = "ptr")]
+pub use {
+    fgraph::{Callback, CallbackId, Cause, Entry, Exit, Fgraph, FrameData},
+    platform::{Context, Platform},
+    ret_stack::RetStack,
+};
 
 /// The README's own kernel, compiled.
 #[cfg(all(doctest, target_arch = "x86_64"))]
