@@ -2,6 +2,18 @@
 
 use super::*;
 
+impl Reference {
+    /// The slots of a task's calls get their return addresses back, the newest
+    /// first.
+    fn put_all_back(&self, task: usize) {
+        for frame in self.stack(task).frames.iter().rev() {
+            if frame.slot != 0 && Some(read(frame.slot)) == self.stub {
+                write(frame.slot, frame.ret);
+            }
+        }
+    }
+}
+
 impl Side for Reference {
     fn enter(&self, call: Called, wanted: usize) -> bool {
         self.enter_current(call, wanted).is_some()
@@ -163,6 +175,9 @@ impl Side for Reference {
         for task in running().into_iter().chain([task]) {
             self.stack(task).inside = [true; 4];
         }
+        if running() == Some(task) {
+            self.put_all_back(task);
+        }
         while !self.stack(task).frames.is_empty() {
             self.end(task, Cause::TaskExit);
         }
@@ -183,15 +198,11 @@ impl Side for Reference {
         };
         let context = context();
         let frames = {
-            let stack = self.stack(task);
-            if stack.len.is_none() {
+            if self.stack(task).len.is_none() {
                 return 0;
             }
-            for frame in stack.frames.iter().rev() {
-                if frame.slot != 0 && Some(read(frame.slot)) == self.stub {
-                    write(frame.slot, frame.ret);
-                }
-            }
+            self.put_all_back(task);
+            let stack = self.stack(task);
             if context != 0 || stack.inside[0] {
                 return 0;
             }
