@@ -29,6 +29,7 @@ use static_assertions::const_assert;
 
 use crate::sync::{self, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, count};
 
+mod aside;
 mod inline;
 mod view;
 pub(crate) mod walk;
@@ -317,7 +318,8 @@ impl RetStack {
     ///
     /// # Safety
     ///
-    /// The stack is not used after the words' end, and they not beside it.
+    /// The stack is not used after the words' end, unless what it had before is
+    /// [put back](Self::put_back) by then, and they are not used beside it.
     pub(crate) unsafe fn attach_local(
         &self,
         words: &mut [usize],

@@ -1,11 +1,15 @@
 //! Walking the tracer through its own paths, so that a hook can see what runs
 //! on them outside of the recursion guard.
 //!
-//! Only the hot paths of [`enter_on`](Fgraph::enter_on) and
+//! Only the paths of [`enter_on`](Fgraph::enter_on) and
 //! [`leave_on`](Fgraph::leave_on) and what they can branch to matter; what
 //! runs behind the guard may be traced, and is not.
+//!
+//! All of it goes through the hook's own two functions. The compiler inlines
+//! anew wherever something is used: in another copy of the same path, a helper
+//! may be part of its caller that is a function of its own in the hook's.
 
-use super::{Call, Fgraph, SLOTS};
+use super::{Fgraph, SLOTS};
 use crate::Platform;
 use crate::ret_stack::RetStack;
 use crate::ret_stack::word::{Record, State};
@@ -15,11 +19,11 @@ use crate::ret_stack::word::{Record, State};
 pub(crate) enum RehearseError {
     /// All slots are taken: none is free to be visited.
     NoSlot,
-    /// The running task has no shadow stack, or no room on it.
+    /// The running task has no shadow stack.
     NoStack,
 }
 
-/// Words of a rehearsal's own shadow stack.
+/// Words of a rehearsal's own.
 const WORDS: usize = 32;
 
 /// Bytes of real stack around the made-up return slots.
@@ -27,42 +31,94 @@ const REACH: usize = 4096;
 
 impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// Calls `enter(slot's bit, return slot)` and `leave(return slot)`, which
-    /// are a hook's, with the running task's guards lifted, and takes a shadow
-    /// stack of its own through all else. No callback is called.
+    /// are a hook's, for the running task, which has other words meanwhile. No
+    /// callback is called.
     ///
     /// Call it inside of [`quietly`](Fgraph::quietly), with other CPUs and
     /// interrupts held out.
     pub(crate) fn rehearse(
         &self,
-        enter: impl FnOnce(u16, *const usize) -> bool,
-        leave: impl FnOnce(*const usize) -> usize,
+        enter: impl Fn(u16, *const usize) -> bool,
+        leave: impl Fn(*const usize) -> usize,
     ) -> Result<(), RehearseError> {
         let vacant = |&slot: &usize| self.table.is_vacant(slot);
         let slot = (0..SLOTS).find(vacant).ok_or(RehearseError::NoSlot)?;
         let set = 1 << slot;
-        // Hooks write a return slot; this one is real.
-        let mut slot_word = [Self::rehearsed(0).ret; 2];
-        let return_slot = slot_word.as_mut_ptr();
-
-        let room = |stack: &RetStack| {
-            let guards = stack.state();
-            let view = stack.view()?;
-            let lifted = guards.with_guards_of(State::EMPTY);
-            // Something to leave, then the guards off.
-            let record = Self::rehearsed(return_slot as usize);
-            let claim = view.claim(lifted, 0, &record, 0)?;
-            claim.commit(0, claim.index + 1);
-            Some(guards)
+        let rehearse = |stack: &RetStack| {
+            stack.view()?;
+            let own = stack.put_aside();
+            self.table.visit_vacant(slot, true);
+            let done = self.rehearse_on(stack, |slot| enter(set, slot), leave);
+            self.table.visit_vacant(slot, false);
+            stack.put_back(own);
+            done
         };
-        let guards = P::current(room).flatten().ok_or(RehearseError::NoStack)?;
-        leave(return_slot);
-        self.table.visit_vacant(slot, true);
-        enter(set, return_slot);
-        self.table.visit_vacant(slot, false);
-        let _ = P::current(|stack| stack.set_state(guards));
+        P::current(rehearse).flatten().ok_or(RehearseError::NoStack)
+    }
 
-        self.rehearse_all(set.into(), return_slot as usize)
-            .ok_or(RehearseError::NoStack)
+    /// The paths that a call can take, on the running task's stack, which has no
+    /// words.
+    fn rehearse_on(
+        &self,
+        stack: &RetStack,
+        enter: impl Fn(*const usize) -> bool,
+        leave: impl Fn(*const usize) -> usize,
+    ) -> Option<()> {
+        // Hooks read and write a return slot; this one is real.
+        let near = Self::rehearsed(0).ret;
+        let mut slot_word = [near; 2];
+        let return_slot = slot_word.as_mut_ptr();
+        let slot = return_slot as usize;
+
+        // Not attached.
+        enter(return_slot);
+        let mut words = [0_usize; WORDS];
+        let real_stack = slot.saturating_sub(REACH)..slot.saturating_add(REACH);
+        // SAFETY: the words outlive their use, which ends with `put_back`;
+        // nobody else has them.
+        unsafe { stack.attach_local(&mut words, real_stack) }.ok()?;
+        let view = stack.view()?;
+        let push = |slot: usize| {
+            if let Some(claim) = view.claim(stack.state(), 0, &Self::rehearsed(slot), 0) {
+                claim.commit(0, claim.index + 1);
+            }
+            stack.set_state(stack.state().with_guards_of(State::EMPTY));
+        };
+        // Refused, near and wide; then a return that finds its frame.
+        enter(return_slot);
+        // SAFETY: the slot's word, above.
+        unsafe { return_slot.write_volatile(!near) };
+        enter(return_slot);
+        // SAFETY: as above.
+        unsafe { return_slot.write_volatile(near) };
+        push(slot);
+        leave(return_slot);
+        // Returns over other frames, with and without a slot of their own.
+        push(slot);
+        push(0);
+        push(slot.wrapping_sub(64));
+        leave(return_slot);
+        // Entries that prove frames dead, or prove them alive.
+        for old in [slot, slot.wrapping_sub(64), 0] {
+            push(old);
+            enter(return_slot);
+            stack.set_state(State::EMPTY);
+        }
+        // Inside the guard, and above an interrupted claim.
+        let context = P::context() as usize;
+        stack.set_state(State::EMPTY.guarded(context));
+        enter(return_slot);
+        push(slot);
+        stack.set_state(stack.state().guarded(context));
+        leave(return_slot);
+        stack.set_state(State::EMPTY.claimed(1));
+        enter(return_slot);
+        push(slot);
+        leave(return_slot);
+        // Full.
+        stack.set_state(State::EMPTY.at(WORDS));
+        enter(return_slot);
+        Some(())
     }
 
     /// A frame like that of a call from nearby.
@@ -74,81 +130,5 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             slot,
             epoch: 0,
         }
-    }
-
-    /// The paths that a real call does not always take.
-    #[inline(never)]
-    fn rehearse_all(&self, set: usize, slot: usize) -> Option<()> {
-        let Record { func, ret, .. } = Self::rehearsed(slot);
-        let call = Call {
-            func,
-            ret,
-            slot,
-            tail: false,
-            registers: None,
-        };
-        let stack = RetStack::new();
-        let enter = |stack: &RetStack, call: &Call<'_>| self.enter_on(stack, *call, set);
-        // SAFETY: `slot` is a word of the caller's, and nobody will return.
-        let leave = |stack: &RetStack| unsafe { self.leave_on(stack, slot, None) };
-
-        // Not attached.
-        enter(&stack, &call);
-        leave(&stack);
-        let mut words = [0_usize; WORDS];
-        let real_stack = slot.saturating_sub(REACH)..slot.saturating_add(REACH);
-        // SAFETY: the words outlive the stack's last use, below; nobody else
-        // has either.
-        unsafe { stack.attach_local(&mut words, real_stack) }.ok()?;
-        let view = stack.view()?;
-        let push = |slot: usize| {
-            if let Some(claim) = view.claim(stack.state(), 0, &Self::rehearsed(slot), 0) {
-                claim.commit(0, claim.index + 1);
-            }
-            stack.set_state(stack.state().with_guards_of(State::EMPTY));
-        };
-        // Refused, then a return that finds nothing, then one that does.
-        enter(&stack, &call);
-        enter(
-            &stack,
-            &Call {
-                func: !func,
-                ..call
-            },
-        );
-        leave(&stack);
-        push(slot);
-        leave(&stack);
-        // Returns over other frames, with and without a slot of their own.
-        push(slot);
-        push(0);
-        push(slot.wrapping_sub(64));
-        leave(&stack);
-        // Entries that prove frames dead, or prove them alive.
-        for (old, tail) in [
-            (slot, false),
-            (slot, true),
-            (slot.wrapping_sub(64), false),
-            (0, false),
-        ] {
-            push(old);
-            enter(&stack, &Call { tail, ..call });
-            stack.set_state(State::EMPTY);
-        }
-        // Inside the guard, and above an interrupted claim.
-        let context = P::context() as usize;
-        stack.set_state(State::EMPTY.guarded(context));
-        enter(&stack, &call);
-        push(slot);
-        stack.set_state(stack.state().guarded(context));
-        leave(&stack);
-        stack.set_state(State::EMPTY.claimed(1));
-        enter(&stack, &call);
-        push(slot);
-        leave(&stack);
-        // Full.
-        stack.set_state(State::EMPTY.at(WORDS));
-        enter(&stack, &call);
-        Some(())
     }
 }

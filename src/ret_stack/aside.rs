@@ -1,0 +1,68 @@
+//! A stack's own words, put aside while it has others: for a rehearsal, which
+//! goes through the running task's stack and must leave it as it was.
+
+use core::ptr;
+
+use super::{Counters, RetStack};
+use crate::ret_stack::word::State;
+use crate::sync::{AtomicUsize, Ordering};
+
+/// All that [`attach_local`](RetStack::attach_local) changes, as it was.
+pub(crate) struct Aside {
+    words: *mut AtomicUsize,
+    state: State,
+    len: u32,
+    span: u32,
+    window: usize,
+    slept: u64,
+    counters: Counters,
+}
+
+impl RetStack {
+    /// Takes the words away until they are [put back](Self::put_back). In
+    /// between the task can have others. By the task itself, with other CPUs and
+    /// interrupts held out.
+    pub(crate) fn put_aside(&self) -> Aside {
+        Aside {
+            // Relaxed, as are those of `put_back`: nobody else looks meanwhile.
+            words: self.words.swap(ptr::null_mut(), Ordering::Relaxed),
+            state: self.state(),
+            len: self.len.load(Ordering::Relaxed),
+            span: self.span.load(Ordering::Relaxed),
+            window: self.window.load(Ordering::Relaxed),
+            slept: self.slept.get(),
+            counters: self.counters(),
+        }
+    }
+
+    /// Puts back what [`put_aside`](Self::put_aside) took; words that the task
+    /// had in between are forgotten.
+    pub(crate) fn put_back(&self, aside: Aside) {
+        let Aside {
+            words,
+            state,
+            len,
+            span,
+            window,
+            slept,
+            counters,
+        } = aside;
+        let Counters {
+            overruns,
+            recursions,
+            unwound,
+            strays,
+        } = counters;
+        self.set_state(state);
+        self.len.store(len, Ordering::Relaxed);
+        self.span.store(span, Ordering::Relaxed);
+        self.window.store(window, Ordering::Relaxed);
+        self.slept.set(slept);
+        self.overruns.store(overruns, Ordering::Relaxed);
+        self.recursions.store(recursions, Ordering::Relaxed);
+        self.unwound.store(unwound, Ordering::Relaxed);
+        self.strays.store(strays, Ordering::Relaxed);
+        // As in `attach`: publishes all of the above.
+        self.words.store(words, Ordering::Release);
+    }
+}
