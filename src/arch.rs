@@ -69,14 +69,15 @@
 //!
 //! ## `entry`
 //!
-//! All addresses are those of the function's symbol. Its padding begins with the
-//! function's set, 16 bits: [`padding`] reads and writes that.
+//! All addresses are those of the function's symbol. What a padding can be is in
+//! [`padding`].
 //!
 //! | item | what |
 //! | --- | --- |
 //! | `PADDING` | bytes before a function that are its padding; a multiple of 16 |
 //! | `REACH` | bytes from the function's address that `padding` reads |
 //! | `padding(func)` | `Fresh`, `Ready`, `Excluded`, or `Foreign`: not of the expected shape |
+//! | `set(func)`, `store_set(func, set)` | the function's set, 16 bits at `func - PADDING`, stored by one instruction |
 //! | `make_ready(func, stub)` | writes the thunk; false if the stub is out of its reach |
 //! | `make_fresh(func)` | undoes that |
 //! | `exclude(func)` | marks for good |

@@ -10,11 +10,11 @@ mod imp;
 
 #[cfg(not(loom))]
 mod imp {
+    #[cfg(target_arch = "aarch64")]
+    pub(crate) use core::sync::atomic::AtomicU16;
     #[cfg(target_has_atomic = "64")]
     pub(crate) use core::sync::atomic::AtomicU64;
-    pub(crate) use core::sync::atomic::{
-        AtomicPtr, AtomicU16, AtomicU32, AtomicUsize, compiler_fence, fence,
-    };
+    pub(crate) use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, compiler_fence, fence};
     pub(crate) use spin::Mutex;
 
     /// Words that somebody has given away, as atomic ones: an `AtomicUsize`

@@ -97,6 +97,7 @@ late!(AtomicPtr<T>, *mut T, swap);
 late!(AtomicUsize, usize, swap fetch_add fetch_sub fetch_and fetch_or fetch_max fetch_min);
 late!(AtomicU64, u64, swap fetch_add fetch_sub fetch_and fetch_or fetch_max fetch_min);
 late!(AtomicU32, u32, swap fetch_add fetch_sub fetch_and fetch_or fetch_max fetch_min);
+#[cfg(target_arch = "aarch64")]
 late!(AtomicU16, u16, swap fetch_add fetch_sub fetch_and fetch_or fetch_max fetch_min);
 
 /// Made at its first use, as the atomics are.

@@ -6,7 +6,8 @@ use core::ptr;
 
 use static_assertions::const_assert;
 
-pub(crate) use crate::arch::padding::{Padding, func, set, store_set};
+pub(crate) use crate::arch::padding::{Padding, func};
+use crate::sync::{AtomicU16, Ordering};
 
 /// Bytes of padding before a function.
 pub(crate) const PADDING: usize = 32;
@@ -153,6 +154,31 @@ pub(crate) unsafe fn padding(func: usize) -> Padding {
 
 const fn marker(func: usize) -> *mut u16 {
     (func - MARKER) as *mut u16
+}
+
+#[inline(always)]
+fn set_word<'a>(func: usize) -> &'a AtomicU16 {
+    let set = func.wrapping_sub(PADDING) as *const AtomicU16;
+    // SAFETY: called for functions whose padding is ready (or in whose place
+    // the hook's tests put an aligned half-word): the half-word is text,
+    // aligned, and only accessed as an atomic.
+    unsafe { &*set }
+}
+
+/// The callbacks that follow `func`. Relaxed: a set that is older or newer
+/// than the call is as good.
+#[inline(always)]
+pub(crate) fn set(func: usize) -> usize {
+    usize::from(set_word(func).load(Ordering::Relaxed))
+}
+
+/// Stored at once. No instruction cache is told: it is never executed.
+///
+/// # Safety
+///
+/// Text is writable, and the padding of `func` is ready.
+pub(crate) unsafe fn store_set(func: usize, set: usize) {
+    set_word(func).store(set as u16, Ordering::Relaxed);
 }
 
 /// Writes the thunk to `stub`, and an empty set. False, and nothing is

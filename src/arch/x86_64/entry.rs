@@ -1,11 +1,12 @@
 //! Reading and writing one patchable entry. All functions take the address of
 //! the function: its entry NOP.
 
-use core::ptr;
+use core::arch::asm;
+use core::hint::assert_unchecked;
 
 use static_assertions::const_assert;
 
-pub(crate) use crate::arch::padding::{Padding, func, set, store_set};
+pub(crate) use crate::arch::padding::{Padding, func};
 
 /// Bytes of padding before a function.
 pub(crate) const PADDING: usize = 16;
@@ -45,14 +46,61 @@ pub(crate) unsafe fn padding(func: usize) -> Padding {
     };
     let tail_is_nop = entry[2..] == NOP[2..];
     match marker {
-        // A set is stored as one aligned half-word.
-        FRESH if func.is_multiple_of(2) && padding == [0x90; PADDING] && entry == NOP => {
-            Padding::Fresh
-        }
+        FRESH if padding == [0x90; PADDING] && entry == NOP => Padding::Fresh,
         READY if tail_is_nop => Padding::Ready,
         EXCLUDED if tail_is_nop => Padding::Excluded,
         _ => Padding::Foreign,
     }
+}
+
+/// Stores two bytes by one instruction. Functions that are optimised for size
+/// begin at odd addresses, too: there, and across cache lines alone, another CPU
+/// may see one byte before the other.
+///
+/// # Safety
+///
+/// They are text, and writable.
+unsafe fn store(at: usize, bytes: [u8; 2]) {
+    // SAFETY: the caller's. Other CPUs read these bytes by single instructions
+    // too, or execute them.
+    unsafe {
+        asm!(
+            "mov word ptr [{0}], {1:x}",
+            in(reg) at,
+            in(reg) u16::from_ne_bytes(bytes),
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// The callbacks that follow `func`. A set that is older or newer than the
+/// call is as good, and one of which a byte is: its bits have nothing to do
+/// with each other.
+#[inline(always)]
+pub(crate) fn set(func: usize) -> usize {
+    let set: usize;
+    // SAFETY: called for functions whose padding is ready (or in whose place
+    // the hook's tests put two bytes). No Rust code reads or writes them beside
+    // `store`, by which they change. They are 16 bits, zero-extended.
+    unsafe {
+        asm!(
+            "movzx {0:e}, word ptr [{1} - {padding}]",
+            out(reg) set,
+            in(reg) func,
+            padding = const PADDING,
+            options(nostack, preserves_flags, readonly)
+        );
+        assert_unchecked(set <= 0xffff);
+    }
+    set
+}
+
+/// # Safety
+///
+/// Text is writable, and the padding of `func` is ready.
+pub(crate) unsafe fn store_set(func: usize, set: usize) {
+    // SAFETY: the caller's.
+    unsafe { store(func - PADDING, (set as u16).to_ne_bytes()) };
 }
 
 /// Writes the thunk to `stub`, and an empty set. False if the stub is too
@@ -139,7 +187,7 @@ pub(crate) unsafe fn make_fresh(func: usize) {
 pub(crate) unsafe fn turn_on(func: usize) {
     // SAFETY: the entry is text. One store, so that no decoder sees half
     // of it where `func` is aligned.
-    unsafe { ptr::write_volatile(func as *mut u16, u16::from_ne_bytes(JUMP)) };
+    unsafe { store(func, JUMP) };
 }
 
 /// Turns the entry off: the NOP is put back exactly.
@@ -149,7 +197,7 @@ pub(crate) unsafe fn turn_on(func: usize) {
 /// As for [`turn_on`].
 pub(crate) unsafe fn turn_off(func: usize) {
     // SAFETY: as in `turn_on`.
-    unsafe { ptr::write_volatile(func as *mut u16, u16::from_ne_bytes([NOP[0], NOP[1]])) };
+    unsafe { store(func, [NOP[0], NOP[1]]) };
 }
 
 /// Whether the function of `len` bytes returns from an interrupt: its
