@@ -25,9 +25,19 @@
 //!    `tests/aarch64.rs`: each register, and unwinding from each instruction of
 //!    the stub.
 //!
-//! [`hook::classic`](crate::hook::classic) is x86-64's alone: it needs a bit of
-//! the running context to tell the tracer's own calls from the kernel's. So
-//! `classic` and `inside_if` have no place in the table.
+//! `hook::classic` is x86-64's alone, so `classic` and `inside_if` have no place
+//! in the table. What it would need elsewhere:
+//!
+//! - a bit of the running context by which a stub tells the tracer's own calls
+//!   from the kernel's before anything else runs: one that an exception clears
+//!   and its return puts back, as `NT`. AArch64 has none at every level. Guards
+//!   of the shadow stack come too late: what finds the stack is compiled with
+//!   the same flag;
+//! - the slot from what is there at the return. Where a prologue stores the
+//!   address, in a frame record at any distance from the stack pointer at the
+//!   call, the function that has returned does not tell where that was;
+//! - that stack pointer at the entry, too, to sign the address that is put in
+//!   place of a signed one.
 //!
 //! # What a file supplies
 //!

@@ -277,7 +277,10 @@ macro_rules! bind_mcount {
 /// Once in a program; arguments as for [`bind_fentry!`](crate::bind_fentry).
 /// Frame pointers are needed: without them the hook takes what the caller left
 /// in `rbp` for a frame. Level 1 is once a function; the others call it once a
-/// block, each of which would count as a call.
+/// block, each of which would count as a call. Link-time optimisation, among a
+/// crate's own units too, inlines functions that have their calls already: they
+/// are seen as tail calls of the function that they are part of, unless it is
+/// turned off (`lto = "off"`).
 #[macro_export]
 macro_rules! bind_sancov {
     ($kernel:ty) => {

@@ -99,21 +99,25 @@ fn catcher_of(n: usize) -> bool {
 }
 
 #[test]
+#[cfg_attr(panic = "abort", ignore = "a panic does not unwind")]
 fn panic_through_a_hooked_frame_aborts() {
     panic_across(1);
 }
 
 #[test]
+#[cfg_attr(panic = "abort", ignore = "a panic does not unwind")]
 fn panic_through_10_hooked_frames_aborts() {
     panic_across(10);
 }
 
 #[test]
+#[cfg_attr(panic = "abort", ignore = "a panic does not unwind")]
 fn panic_through_1000_hooked_frames_aborts() {
     panic_across(1000);
 }
 
 #[test]
+#[cfg_attr(panic = "abort", ignore = "a panic does not unwind")]
 fn destructors_of_a_panic_are_not_traced() {
     let patched = patched(4096);
     let funcs = [
