@@ -11,6 +11,7 @@ mod host;
 #[allow(dead_code, reason = "shared with the example")]
 mod output;
 #[path = "outputs/readers.rs"]
+#[allow(dead_code, reason = "shared with the test of the kernel")]
 mod readers;
 #[path = "outputs/small.rs"]
 mod small;
@@ -28,7 +29,7 @@ use fgraph::tracer::{Buffer, Full, Graph, Profile, Record, Scale, Symbols, Trace
 
 use elf::Elf;
 use host::{FGRAPH, Host};
-use readers::Table;
+use readers::{Table, Tree};
 
 /// Tests share the tracer.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -42,10 +43,10 @@ fn scratch(name: &str) -> PathBuf {
 
 /// What every output tells of the same buffers.
 struct Outputs {
-    json: (Table, u64),
+    json: Tree,
     folded: Table,
     graph: (Vec<(String, usize)>, u64),
-    fxt: Option<(Table, u64)>,
+    fxt: Option<Tree>,
     uftrace: Option<readers::Uftrace>,
     flames: String,
     text: String,
@@ -82,7 +83,7 @@ fn read_all(buffers: &[Buffer], scale: Scale, symbols: &dyn Symbols, name: &str)
     let has_calls = !folded.is_empty();
     let json = readers::json(&json);
     // Neither what is lost nor what needs escaping comes out of its dump.
-    let dumped = name != "names" && json.1 == 0;
+    let dumped = name != "names" && json.lost == 0;
     let outputs = Outputs {
         json,
         folded,
@@ -216,8 +217,8 @@ fn all_outputs_tell_the_same() {
 /// Counts, nesting and times are the same in all outputs, and the counts those
 /// that are `expected`.
 fn compare(outputs: &Outputs, expected: &BTreeMap<&str, u64>) {
-    let (json, lost) = &outputs.json;
-    assert_eq!(*lost, 0);
+    let json = &outputs.json.table;
+    assert_eq!(outputs.json.lost, 0);
     let calls = |table: &Table| -> BTreeMap<String, u64> {
         table
             .iter()
@@ -238,11 +239,12 @@ fn compare(outputs: &Outputs, expected: &BTreeMap<&str, u64>) {
         );
     }
     assert_eq!(outputs.folded.len(), json.len());
-    if let Some((fxt, lost)) = &outputs.fxt {
-        assert_eq!((fxt, *lost), (json, 0), "fxt");
+    if let Some(fxt) = &outputs.fxt {
+        assert_eq!((&fxt.table, fxt.lost), (json, 0), "fxt");
     }
     if let Some(uftrace) = &outputs.uftrace {
-        assert_eq!(uftrace.table.as_ref(), Some(json), "uftrace");
+        let table = uftrace.tree.as_ref().map(|tree| &tree.table);
+        assert_eq!(table, Some(json), "uftrace");
     }
     let mut shown: BTreeMap<String, u64> = BTreeMap::new();
     for (name, _) in &outputs.graph.0 {

@@ -210,7 +210,8 @@ fn show(
     match (options.format, &options.output) {
         (Format::Uftrace, Some(directory)) => {
             output::with_trace(buffers, run.scale, |trace| {
-                uftrace::write(directory, trace, elf.program(&mut elf.named_functions()))
+                let steps = trace.flat_map(|event| uftrace::Step::of(&event));
+                uftrace::write(directory, steps, elf.program(&mut elf.named_functions()))
             })??;
             return Ok(writeln!(screen, "written to {}\n", directory.display())?);
         }

@@ -6,7 +6,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use fgraph::tracer::{Event, Trace};
+#[path = "steps.rs"]
+#[allow(dead_code, reason = "some send them, some receive them")]
+pub mod steps;
+
+pub use steps::Step;
 
 /// A program whose functions were traced.
 pub struct Program<'a> {
@@ -59,35 +63,30 @@ impl Task {
     }
 }
 
-/// Writes the rest of `trace` to `directory`, which is made if need be.
+/// Writes `steps` to `directory`, which is made if need be.
 ///
-/// A call whose begin is not known has no place there and is left out. Records
-/// that were lost are told before a task's next outermost call, or at the end.
-pub fn write(directory: &Path, trace: &mut Trace<'_>, program: Program<'_>) -> io::Result<()> {
+/// Records that were lost are told before a task's next outermost call, or at
+/// the end.
+pub fn write(
+    directory: &Path,
+    steps: impl Iterator<Item = Step>,
+    program: Program<'_>,
+) -> io::Result<()> {
     let mut tasks: BTreeMap<usize, Task> = BTreeMap::new();
     let (mut lost, mut last) = (0, None);
-    for event in trace {
-        match event {
-            Event::Lost { records, .. } => lost += records,
-            Event::Begin(call) | Event::Leaf(call, _) => {
-                let (Some(func), Some(begin)) = (call.func, call.begin) else {
-                    continue;
-                };
-                let task = tasks.entry(call.task).or_default();
+    for step in steps {
+        match step {
+            Step::Lost { records } => lost += records,
+            Step::Enter { task, time, func } => {
+                let task = tasks.entry(task).or_default();
                 if lost > 0 && task.depth == 0 {
-                    task.record(begin, Kind::Lost, 0, std::mem::take(&mut lost));
+                    task.record(time, Kind::Lost, 0, std::mem::take(&mut lost));
                 }
-                task.enter(begin, func);
-                if let Event::Leaf(_, end) = event {
-                    last = Some((call.task, end.time));
-                    task.leave(end.time, func);
-                }
+                task.enter(time, func);
             }
-            Event::End(call, end) => {
-                if let (Some(func), Some(_)) = (call.func, call.begin) {
-                    last = Some((call.task, end.time));
-                    tasks.entry(call.task).or_default().leave(end.time, func);
-                }
+            Step::Leave { task, time, func } => {
+                last = Some((task, time));
+                tasks.entry(task).or_default().leave(time, func);
             }
         }
     }

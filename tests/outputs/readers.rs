@@ -20,12 +20,58 @@ pub struct Told {
 /// By name.
 pub type Table = BTreeMap<String, Told>;
 
-/// Builds a table from begins and ends, and checks that they nest.
+/// A call that an output tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Called {
+    pub name: String,
+    /// How many calls enclose it.
+    pub depth: usize,
+    /// Nanoseconds.
+    pub total: u64,
+}
+
+/// What an output tells that has begins and ends.
+#[derive(Default, Debug)]
+pub struct Tree {
+    pub table: Table,
+    /// The calls of each task, in the order in which they begin.
+    pub calls: BTreeMap<u64, Vec<Called>>,
+    /// The task of each call, what encloses it and itself, and its own
+    /// nanoseconds, in the order in which they end.
+    pub stacks: Vec<(u64, Vec<String>, u64)>,
+    /// The names of tasks.
+    pub tasks: BTreeMap<u64, String>,
+    /// Records that are told as lost.
+    pub lost: u64,
+}
+
+impl Tree {
+    /// The stacks, as folded ones.
+    pub fn folded(&self) -> Vec<String> {
+        let fold = |(task, stack, own): &(u64, Vec<String>, u64)| {
+            let root = self.tasks.get(task).map_or("", String::as_str);
+            format!("{root};{} {own}", stack.join(";"))
+        };
+        self.stacks.iter().map(fold).collect()
+    }
+}
+
+/// Builds a tree from begins and ends, and checks that they nest.
 #[derive(Default)]
 pub struct Nest {
-    table: Table,
-    open: BTreeMap<u64, Vec<(String, u64, u64)>>,
+    tree: Tree,
+    open: BTreeMap<u64, Vec<Open>>,
     last: BTreeMap<u64, u64>,
+}
+
+/// A call that has begun.
+#[derive(Debug)]
+struct Open {
+    name: String,
+    begin: u64,
+    inner: u64,
+    /// Its place among its task's calls.
+    place: usize,
 }
 
 impl Nest {
@@ -41,32 +87,49 @@ impl Nest {
     pub fn begin(&mut self, task: u64, time: u64, name: &str) {
         self.passes(task, time);
         let open = self.open.entry(task).or_default();
-        open.push((name.to_owned(), time, 0));
+        let calls = self.tree.calls.entry(task).or_default();
+        let called = Called {
+            name: name.to_owned(),
+            depth: open.len(),
+            total: 0,
+        };
+        open.push(Open {
+            name: name.to_owned(),
+            begin: time,
+            inner: 0,
+            place: calls.len(),
+        });
+        calls.push(called);
     }
 
     pub fn end(&mut self, task: u64, time: u64, name: &str) {
         self.passes(task, time);
         let open = self.open.entry(task).or_default();
-        let (begun, begin, inner) = open.pop().expect("an end has a begin");
-        assert_eq!(begun, name, "an end is that of the innermost begin");
-        let total = time - begin;
-        if let Some((_, _, inner)) = open.last_mut() {
+        let stack = open.iter().map(|open| open.name.clone()).collect();
+        let ended = open.pop().expect("an end has a begin");
+        assert_eq!(ended.name, name, "an end is that of the innermost begin");
+        let total = time - ended.begin;
+        if let Some(Open { inner, .. }) = open.last_mut() {
             *inner += total;
         }
-        let told = self.table.entry(begun).or_default();
+        let own = total - ended.inner;
+        self.tree.stacks.push((task, stack, own));
+        let calls = self.tree.calls.entry(task).or_default();
+        calls[ended.place].total = total;
+        let told = self.tree.table.entry(ended.name).or_default();
         told.calls += 1;
         told.total += total;
-        told.own += total - inner;
+        told.own += own;
     }
 
-    pub fn finish(self) -> Table {
+    pub fn finish(self) -> Tree {
         for (task, open) in &self.open {
             assert!(
                 open.is_empty(),
                 "begins of task {task} have no end: {open:?}"
             );
         }
-        self.table
+        self.tree
     }
 }
 
@@ -88,13 +151,13 @@ fn number<'a>(line: &'a str, field: &str) -> &'a str {
     rest[..end].trim()
 }
 
-/// Reads Chrome's JSON; gives back what is told as lost, too.
-pub fn json(text: &str) -> (Table, u64) {
+/// Reads Chrome's JSON.
+pub fn json(text: &str) -> Tree {
     let whole: Value = serde_json::from_str(text).expect("it is JSON");
     // Either kind: an array, or an object that holds it.
     let events = whole.get("traceEvents").unwrap_or(&whole);
     let events = events.as_array().expect("an array of events");
-    let (mut nest, mut lost) = (Nest::default(), 0);
+    let mut nest = Nest::default();
     // One event a line, in the same order.
     let lines = text.lines().filter(|line| line.contains("\"ph\":"));
     assert_eq!(lines.clone().count(), events.len());
@@ -106,11 +169,17 @@ pub fn json(text: &str) -> (Table, u64) {
         match event["ph"].as_str().expect("a phase") {
             "B" => nest.begin(task, nanoseconds(number(line, "\"ts\":")), name),
             "E" => nest.end(task, nanoseconds(number(line, "\"ts\":")), name),
-            "i" if name == "lost" => lost += event["args"]["records"].as_u64().expect("a number"),
+            "i" if name == "lost" => {
+                nest.tree.lost += event["args"]["records"].as_u64().expect("a number");
+            }
+            "M" if name == "thread_name" => {
+                let name = event["args"]["name"].as_str().expect("a name");
+                nest.tree.tasks.insert(task, name.to_owned());
+            }
             _ => {}
         }
     }
-    (nest.finish(), lost)
+    nest.finish()
 }
 
 /// The warnings of the library that draws flame graphs.
@@ -220,7 +289,7 @@ for provider in result.records_by_provider.values():
 "#;
 
 /// Reads the Fuchsia trace format with the reader of PyPI's `fxt`.
-pub fn fxt(path: &Path) -> Option<(Table, u64)> {
+pub fn fxt(path: &Path) -> Option<Tree> {
     let python = |arguments: &[&str]| {
         let mut command = Command::new(std::env::var("FGRAPH_PYTHON").unwrap_or("python3".into()));
         command.args(arguments).stderr(Stdio::inherit());
@@ -232,7 +301,7 @@ pub fn fxt(path: &Path) -> Option<(Table, u64)> {
     let output = python(&["-c", FXT_READER, path.to_str().expect("text")]).output();
     let output = output.expect("python runs");
     assert!(output.status.success(), "fxt can not read it");
-    let (mut nest, mut lost) = (Nest::default(), 0);
+    let mut nest = Nest::default();
     for line in String::from_utf8(output.stdout).expect("text").lines() {
         let mut words = line.split(' ');
         let mut word = || words.next().expect("four words");
@@ -248,16 +317,20 @@ pub fn fxt(path: &Path) -> Option<(Table, u64)> {
         match kind {
             "B" => nest.begin(task, value, &name),
             "E" => nest.end(task, value, &name),
-            _ => lost += value,
+            _ => nest.tree.lost += value,
         }
     }
-    Some((nest.finish(), lost))
+    Some(nest.finish())
 }
 
 /// What uftrace tells of a directory.
 pub struct Uftrace {
     /// `None`: names are in it that uftrace does not escape.
-    pub table: Option<Table>,
+    pub tree: Option<Tree>,
+    /// What it reports.
+    pub report: String,
+    /// What it draws as a graph.
+    pub graph: String,
     /// What it replays.
     pub replay: String,
     /// Each record, as it sees it.
@@ -281,10 +354,10 @@ pub fn uftrace(directory: &Path, escaped: bool) -> Option<Uftrace> {
     };
     let version = Command::new("uftrace").arg("--version").output();
     installed("uftrace", version.is_ok())?;
-    run(&["report"]);
-    run(&["graph"]);
     Some(Uftrace {
-        table: escaped.then(|| json(&run(&["dump", "--chrome"])).0),
+        tree: escaped.then(|| json(&run(&["dump", "--chrome"]))),
+        report: run(&["report"]),
+        graph: run(&["graph"]),
         replay: run(&["replay"]),
         records: run(&["dump"]),
     })

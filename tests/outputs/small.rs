@@ -88,7 +88,8 @@ pub fn write_uftrace(directory: &Path, trace: &mut Trace<'_>, symbols: &dyn Symb
         range,
         functions: &mut functions,
     };
-    uftrace::write(directory, trace, program).expect("it is written");
+    let steps = trace.flat_map(|event| uftrace::Step::of(&event));
+    uftrace::write(directory, steps, program).expect("it is written");
 }
 
 /// Records what `calls` does in one buffer of `records`.
@@ -151,9 +152,9 @@ fn names_are_escaped_as_each_format_demands() {
         // Control characters are shown, in every format.
         let name = name.replace('\n', "\\n").replace('\t', "\\t");
         let calls = |table: &Table, name: &str| table.get(name).map(|told| told.calls);
-        assert_eq!(calls(&outputs.json.0, &name), Some(2), "{name}");
-        if let Some((fxt, _)) = &outputs.fxt {
-            assert_eq!(calls(fxt, &name), Some(2), "{name}");
+        assert_eq!(calls(&outputs.json.table, &name), Some(2), "{name}");
+        if let Some(fxt) = &outputs.fxt {
+            assert_eq!(calls(&fxt.table, &name), Some(2), "{name}");
         }
         let folded = name.replace(';', ":");
         assert_eq!(calls(&outputs.folded, &folded), Some(2), "{name}");
@@ -176,7 +177,7 @@ fn what_a_small_buffer_lost_is_told() {
         for records in [0, 1, 2, 4, 8, 16, 32] {
             let graph = record(records, full, || (0..10).for_each(|_| chain(5)));
             let outputs = read(graph, &numbered(8), "small");
-            let lost = outputs.json.1;
+            let lost = outputs.json.lost;
             // Two leaf calls, and the begins and ends of the five around them.
             assert!(
                 lost > 0 && outputs.graph.1 == lost,
@@ -186,13 +187,13 @@ fn what_a_small_buffer_lost_is_told() {
             if full == Full::Overwrite && records > 0 {
                 assert_eq!(lost + records as u64, 10 * (2 + 2 * 5), "{records}");
             }
-            if let Some((fxt, fxt_lost)) = &outputs.fxt {
-                assert_eq!((fxt, *fxt_lost), (&outputs.json.0, lost));
+            if let Some(fxt) = &outputs.fxt {
+                assert_eq!((&fxt.table, fxt.lost), (&outputs.json.table, lost));
             }
             if let Some(uftrace) = &outputs.uftrace {
                 assert!(uftrace.records.contains("lost"), "{}", uftrace.records);
             }
-            assert_eq!(calls(&outputs.folded), calls(&outputs.json.0));
+            assert_eq!(calls(&outputs.folded), calls(&outputs.json.table));
         }
     }
 }
@@ -211,7 +212,7 @@ fn ends_that_are_missing_are_told_as_missing() {
         "{}",
         outputs.text
     );
-    assert_eq!(calls(&outputs.json.0), 3);
+    assert_eq!(calls(&outputs.json.table), 3);
     // The frame is left on this thread's stack: nobody else uses it.
 }
 
