@@ -72,6 +72,8 @@ pub struct Buffer {
     era: AtomicU32,
     /// The last task whose number was told whole.
     task: AtomicUsize,
+    /// Not 0: durations leave out what a task has slept.
+    without_sleep: AtomicU32,
 }
 
 /// A reader's look at a position.
@@ -111,6 +113,7 @@ impl Buffer {
             lost: AtomicU32::new(0),
             era: AtomicU32::new(Era::NONE.0),
             task: AtomicUsize::new(0),
+            without_sleep: AtomicU32::new(0),
         }
     }
 
@@ -299,7 +302,21 @@ impl Buffer {
         self.write(&note);
     }
 
+    /// Tells readers that durations leave out what a task has slept.
+    pub(super) fn leave_out_sleep(&self) {
+        // Relaxed: each writer says so before its first duration. The load
+        // keeps the line from being written over and over.
+        if self.without_sleep.load(Ordering::Relaxed) == 0 {
+            self.without_sleep.store(1, Ordering::Relaxed);
+        }
+    }
+
     // Reading.
+
+    /// Whether a call may have lasted longer than its duration tells.
+    pub(super) fn leaves_out_sleep(&self) -> bool {
+        self.without_sleep.load(Ordering::Relaxed) != 0
+    }
 
     /// The last task whose number was told whole.
     pub(super) fn last_task(&self) -> usize {

@@ -431,6 +431,9 @@ impl<P: Platform> Callback for Graph<P> {
             }
         }
         stamp.time = time;
+        if self.recorded.contains(Recorded::WITHOUT_SLEEP) {
+            buffer.leave_out_sleep();
+        }
         buffer.keep_era(time);
         buffer.keep_task(task);
         if let Some(value) = value {

@@ -11,7 +11,9 @@ mod time;
 mod words;
 
 pub(crate) use time::{Era, nearest};
-pub(crate) use words::{Content, Holder, MAX_ARGUMENTS, MAX_DEPTH, Note, Read, Stamp, State, key};
+pub(crate) use words::{
+    Content, Holder, MAX_ARGUMENTS, MAX_DEPTH, MAX_TICKS, Note, Read, Stamp, State, key,
+};
 
 /// Memory for one record: sixteen bytes of a [`Buffer`](super::Buffer).
 ///

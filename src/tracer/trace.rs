@@ -7,7 +7,7 @@
 use super::Scale;
 use super::buffer::Buffer;
 use super::cursor::{Arguments, Cursor, Item, WholeRecord};
-use super::record::Read;
+use super::record::{MAX_TICKS, Read};
 use crate::Context;
 
 mod error;
@@ -271,6 +271,17 @@ impl<'a> Trace<'a> {
         Some(Event::End(call, end))
     }
 
+    /// Whether `call`, if it ended at `time`, can have taken `ticks`.
+    fn lasted(&self, call: &Raw, cpu: usize, time: u64, ticks: u64) -> bool {
+        let passed = time.wrapping_sub(call.recorded);
+        match self.buffers.get(cpu) {
+            // The clock went back: it is recorded to have taken none.
+            _ if passed > u64::MAX / 2 => ticks == 0,
+            Some(buffer) if buffer.leaves_out_sleep() => ticks <= passed,
+            _ => ticks == passed.min(MAX_TICKS),
+        }
+    }
+
     /// What a record tells; `None` if it waits until calls have ended, or is
     /// not told.
     fn tell(&mut self, cpu: usize, recorded: &WholeRecord) -> Told {
@@ -281,12 +292,13 @@ impl<'a> Trace<'a> {
             return Told::Nothing;
         };
         // What is deeper than this has ended; at the same depth, only this
-        // can end it.
+        // can end it, if it is not the end of a later call whose begin was lost.
         let innermost = self.open.innermost(place).copied();
         let ended = match recorded.read {
-            Read::Exit { func, .. } => innermost.is_some_and(|call| {
-                call.depth > depth
-                    || call.depth == depth && func.is_some_and(|func| func != call.func)
+            Read::Exit { func, ticks, .. } => innermost.is_some_and(|call| {
+                let other = func.is_some_and(|func| func != call.func)
+                    || !self.lasted(&call, cpu, time, ticks);
+                call.depth > depth || call.depth == depth && other
             }),
             _ => innermost.is_some_and(|call| call.depth >= depth),
         };

@@ -2,7 +2,7 @@
 //! small, calls that do not end, and many writers of one buffer.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use fgraph::tracer::{
     Buffer, Cursor, Event, Full, Graph, Open, Record, Scale, Symbol, Symbols, Trace,
@@ -11,8 +11,11 @@ use fgraph::{Fgraph, Platform, RetStack};
 
 use crate::{ALONE, Outputs, read_all, readers::Table, uftrace};
 
-/// Threads as tasks on one CPU, whose clock counts the times it was asked.
+/// Threads as tasks on a CPU that a test chooses, whose clock counts the times
+/// it was asked.
 struct One;
+
+static CPU: AtomicUsize = AtomicUsize::new(0);
 
 static TRACER: Fgraph<One> = Fgraph::new();
 static CLOCK: AtomicU64 = AtomicU64::new(1_000_000);
@@ -35,6 +38,10 @@ unsafe impl Platform for One {
 
     fn clock() -> u64 {
         CLOCK.fetch_add(100, Ordering::Relaxed)
+    }
+
+    fn cpu() -> usize {
+        CPU.load(Ordering::Relaxed)
     }
 
     fn task() -> usize {
@@ -214,6 +221,38 @@ fn ends_that_are_missing_are_told_as_missing() {
     );
     assert_eq!(calls(&outputs.json.table), 3);
     // The frame is left on this thread's stack: nobody else uses it.
+}
+
+/// A call begins on one CPU and ends on another, where all is lost but the end
+/// of the next call of the same function.
+#[test]
+fn an_end_does_not_end_the_call_before_its_own() {
+    let _alone = ALONE.lock();
+    let buffer = |records: usize| {
+        let records: Vec<Record> = (0..records).map(|_| Record::new()).collect();
+        Buffer::new(records.leak(), Full::Overwrite)
+    };
+    let buffers: &'static [Buffer] = vec![buffer(8), buffer(1)].leak();
+    let graph: &'static Graph<One> = Box::leak(Box::new(Graph::new(buffers)));
+    let id = TRACER.register(graph).expect("a slot");
+    for _ in 0..2 {
+        let _call = TRACER.scope(Names::address(1), 0);
+        chain(0);
+        CPU.store(1, Ordering::Relaxed);
+    }
+    CPU.store(0, Ordering::Relaxed);
+    TRACER.unregister(id).expect("it was registered");
+
+    let outputs = read(graph, &numbered(2), "ends");
+    let text = &outputs.text;
+    assert_eq!(outputs.graph.1, 3, "{text}");
+    assert_eq!(text.matches("} /* (end lost) */").count(), 1, "{text}");
+    assert_eq!(text.matches("} /* f1 (begin lost) */").count(), 1, "{text}");
+    // The clock moves by a hundred at each begin and each end.
+    assert!(text.contains("0.300 us    |  } /* f1 (begin"), "{text}");
+    if let Some(fxt) = &outputs.fxt {
+        assert_eq!(fxt.calls, outputs.json.calls);
+    }
 }
 
 #[test]

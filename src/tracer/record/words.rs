@@ -84,6 +84,9 @@ const NOTE: u32 = 7;
 /// The deepest depth that a record tells; deeper calls are shown there.
 pub(crate) const MAX_DEPTH: usize = u16::MAX as usize;
 
+/// The longest duration that a record tells; longer ones are told as this.
+pub(crate) const MAX_TICKS: u64 = join(HIGH.max(), u32::MAX);
+
 #[inline(always)]
 pub(super) const fn low(value: u64) -> u32 {
     value as u32
@@ -306,7 +309,7 @@ impl Content {
                 }
             }
             _ => {
-                let ticks = ticks.min(join(HIGH.max(), u32::MAX));
+                let ticks = ticks.min(MAX_TICKS);
                 Self {
                     words: words(low(ticks)),
                     state: KIND.put(LONG_EXIT) | HIGH.put(high(ticks)) | stamp.depth_high(),
