@@ -8,6 +8,14 @@
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+#[path = "outputs/readers.rs"]
+#[allow(dead_code, reason = "shared with the test of the outputs")]
+mod readers;
+#[path = "outputs/serial.rs"]
+mod serial;
+#[path = "graph/uftrace.rs"]
+mod uftrace;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -442,39 +450,6 @@ fn the_graph_keeps_to_a_cpu_and_a_filter() {
         begun += usize::from(!ends);
     }
     assert!(begun > 0, "{graph}");
-}
-
-#[test]
-fn the_graph_folds_into_stacks() {
-    let Some(run) = boot("trace=*FileSystem* format=folded sleep=out", FINE) else {
-        return;
-    };
-    run.balanced();
-    let graph = run.text.split("graph:\n").nth(1).expect("a graph");
-    let graph = graph.split("folded: ").next().expect("some text");
-    assert!(graph.lines().count() > 0);
-    for line in graph.lines() {
-        let (stack, _) = line.rsplit_once(' ').expect("a figure");
-        let mut names = stack.split(';');
-        let task = names.next().expect("a task");
-        assert!(["main", "tree", "lookup"].contains(&task), "{line}");
-        assert!(names.all(|name| name.contains("FileSystem")), "{line}");
-    }
-}
-
-#[test]
-fn the_profile_counts_calls() {
-    let Some(run) = boot("trace=* tracer=profile rounds=20", FINE) else {
-        return;
-    };
-    run.balanced();
-    let row = run
-        .text
-        .lines()
-        .find(|line| line.ends_with(" kernel::work::logistic"));
-    let hits = row.and_then(|row| row.split_whitespace().next());
-    // 20 rounds of 5,000 calls.
-    assert_eq!(hits, Some("100000"), "{row:?}");
 }
 
 #[test]

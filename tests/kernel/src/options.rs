@@ -4,9 +4,10 @@
 //! | --- | --- | --- |
 //! | `trace` | which functions: patterns with `*`, separated by commas | none |
 //! | `depth` | how many calls deep | no limit |
-//! | `tracer` | `graph` or `profile` | `graph` |
 //! | `sleep` | `out`: durations without the time that the task was switched out | `in` |
-//! | `format` | how the graph is printed: `text`, `json`, `folded` | `text` |
+//! | `format` | what is printed of it: `graph`, `profile`, `folded`, `json`, `fxt`, `uftrace`, or several, separated by commas | `graph` |
+//! | `tasks` | `yes`: the graph has a column with the task | `no` |
+//! | `records` | records of each CPU's buffer, of which the newest are kept | 2048 |
 //! | `cpu` | only what runs on that CPU | all |
 //! | `words` | words of each shadow stack | 1024 |
 //! | `own` | `yes`: the tracer's own functions too | `no` |
@@ -19,9 +20,11 @@
 pub(crate) struct Options {
     pub(crate) trace: Option<&'static str>,
     pub(crate) depth: usize,
-    pub(crate) tracer: &'static str,
     pub(crate) sleep: bool,
-    pub(crate) format: &'static str,
+    /// See [`formats`](Self::formats).
+    format: &'static str,
+    pub(crate) tasks: bool,
+    pub(crate) records: usize,
     pub(crate) cpu: Option<usize>,
     pub(crate) words: usize,
     pub(crate) own: bool,
@@ -30,19 +33,63 @@ pub(crate) struct Options {
     pub(crate) test: Option<&'static str>,
 }
 
-/// A word that is no option, or whose value is no number where one belongs.
+/// How a trace is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Format {
+    Graph,
+    Profile,
+    Folded,
+    Json,
+    Fxt,
+    Uftrace,
+}
+
+impl Format {
+    const ALL: [Self; 6] = [
+        Self::Graph,
+        Self::Profile,
+        Self::Folded,
+        Self::Json,
+        Self::Fxt,
+        Self::Uftrace,
+    ];
+
+    /// As the command line, and what is printed, calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Graph => "graph",
+            Self::Profile => "profile",
+            Self::Folded => "folded",
+            Self::Json => "json",
+            Self::Fxt => "fxt",
+            Self::Uftrace => "uftrace",
+        }
+    }
+
+    fn find(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+}
+
+/// A word that is no option, or whose value is not one that it may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BadWord(pub(crate) &'static str);
 
 impl Options {
+    /// The formats that were asked for.
+    pub(crate) fn formats(&self) -> impl Iterator<Item = Format> + use<> {
+        self.format.split(',').filter_map(Format::find)
+    }
+
     /// Reads the command line.
     pub(crate) fn parse(line: &'static str) -> Result<Self, BadWord> {
         let mut options = Self {
             trace: None,
             depth: usize::MAX,
-            tracer: "graph",
             sleep: true,
-            format: "text",
+            format: "graph",
+            tasks: false,
+            records: 2048,
             cpu: None,
             words: 1024,
             own: false,
@@ -57,9 +104,13 @@ impl Options {
             match key {
                 "trace" => options.trace = Some(value),
                 "depth" => options.depth = number()?,
-                "tracer" => options.tracer = value,
                 "sleep" => options.sleep = value != "out",
-                "format" => options.format = value,
+                "format" => {
+                    let known = value.split(',').all(|name| Format::find(name).is_some());
+                    options.format = known.then_some(value).ok_or(bad)?;
+                }
+                "tasks" => options.tasks = value == "yes",
+                "records" => options.records = number()?,
                 "cpu" => options.cpu = Some(number()?),
                 "words" => options.words = number()?,
                 "own" => options.own = value == "yes",

@@ -12,6 +12,7 @@ use crate::trace::walks;
 use crate::{arch, println, sched, trap};
 
 pub(crate) mod backtraces;
+mod counted;
 mod tracing;
 
 /// Runs the scenario of that name; `None` if there is none.
@@ -34,6 +35,7 @@ pub(crate) fn run(name: &str, options: &Options) -> Option<bool> {
         "churn" => tracing::churn,
         "ends" => tracing::ends,
         "deep" => tracing::deep,
+        "counted" => counted::run,
         _ => return None,
     };
     Some(scenario(options))

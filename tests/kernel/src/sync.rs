@@ -1,4 +1,5 @@
-//! A spin lock with interrupts off, and a mutex whose waiters sleep.
+//! A spin lock with interrupts off, a mutex whose waiters sleep, and data that
+//! is made late.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -208,5 +209,46 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         self.0.unlock();
+    }
+}
+
+/// Data that is made once, at some time, and is there from then on.
+pub(crate) struct Late<T> {
+    taken: AtomicBool,
+    made: AtomicBool,
+    data: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: who takes it writes it, and nobody reads it before it is made; then
+// it is shared and never changes.
+unsafe impl<T: Send + Sync> Sync for Late<T> {}
+
+impl<T> Late<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            taken: AtomicBool::new(false),
+            made: AtomicBool::new(false),
+            data: UnsafeCell::new(None),
+        }
+    }
+
+    /// Makes it. Only once.
+    pub(crate) fn set(&self, data: T) -> &T {
+        // Relaxed: who takes it is all that matters.
+        assert!(!self.taken.swap(true, Ordering::Relaxed), "made twice");
+        // SAFETY: only who took it comes here, and nobody reads it yet.
+        let made = unsafe { (*self.data.get()).insert(data) };
+        // Release: pairs with the acquire in `get`.
+        self.made.store(true, Ordering::Release);
+        made
+    }
+
+    /// It, if it was made.
+    pub(crate) fn get(&self) -> Option<&T> {
+        if !self.made.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: it was made, and nobody writes it any more.
+        unsafe { (*self.data.get()).as_ref() }
     }
 }

@@ -16,9 +16,14 @@ use crate::sync::SpinLock;
 use crate::task::{Cause, Task};
 
 pub(crate) mod balance;
+mod lines;
+mod output;
 pub(crate) mod platform;
 pub(crate) mod select;
 pub(crate) mod stacks;
+#[allow(dead_code, unreachable_pub, reason = "shared with the example")]
+#[path = "../../graph/steps.rs"]
+mod steps;
 mod tracers;
 pub(crate) mod walks;
 
@@ -35,7 +40,7 @@ const OWN: &str = "*fgraph*";
 
 /// What the command line wants traced.
 static COUNTED: Balance = Balance::new();
-static IDS: SpinLock<[Option<CallbackId>; 2]> = SpinLock::new([None; 2]);
+static IDS: SpinLock<[Option<CallbackId>; 3]> = SpinLock::new([None; 3]);
 
 /// The kernel is up, the workload is not: what the command line wants traced
 /// is traced from here on. In a task.
@@ -44,8 +49,8 @@ pub(crate) fn start(options: &Options) {
         return;
     };
     begin(options);
-    let tracer = tracers::start(options, patterns);
-    *IDS.lock() = [Some(follow(&COUNTED, patterns)), tracer];
+    let [graph, profile] = tracers::start(options, patterns);
+    *IDS.lock() = [graph, profile, Some(follow(&COUNTED, patterns))];
 }
 
 /// The workload is done: nothing more is traced. In a task.
@@ -59,11 +64,11 @@ pub(crate) fn stop() {
 #[must_use]
 pub(crate) fn report(options: &Options) -> bool {
     let ids = core::mem::take(&mut *IDS.lock());
-    if ids == [None; 2] {
+    if ids == [None; 3] {
         return true;
     }
     let mut fine = is_balanced(&[&COUNTED]);
-    tracers::print(options);
+    output::print(options);
     for id in ids.into_iter().flatten() {
         println!("missed for want of room: {}", FGRAPH.missed(id));
         fine &= FGRAPH.unregister(id).is_ok();
@@ -117,7 +122,7 @@ pub(crate) fn unfollow(id: CallbackId) {
 /// A task is about to run for the first time. Under the scheduler's lock,
 /// interrupts off; the task's place may have had another before.
 pub(crate) fn task_created(task: &Task) {
-    tracers::keep_name(task);
+    output::keep_name(task);
     stacks::attach(task);
 }
 
