@@ -50,7 +50,7 @@ pub use buffer::{Buffer, Full};
 pub use cursor::{Arguments, Cursor};
 pub use folded::{Folded, folded};
 pub use fxt::{ByteSink, fxt};
-pub use graph::{Graph, GraphCounters, GraphFrame, Recorded};
+pub use graph::{Graph, GraphCounters, GraphFrame, LateFrame, LateGraph, Recorded};
 pub use json::json;
 pub use names::{Symbol, Symbols};
 pub use print::{Print, Shown};

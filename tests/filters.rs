@@ -3,6 +3,8 @@
 #[macro_use]
 #[path = "common/fake.rs"]
 mod fake;
+#[path = "filters/graphs.rs"]
+mod graphs;
 
 use std::fmt::Write;
 use std::sync::Mutex;

@@ -215,7 +215,8 @@ impl<F: Filter> Filter for Not<F> {
 /// [`exit`](Callback::exit).
 ///
 /// A callback that writes at entry can not be this: what is written, perhaps
-/// read already, does not go away.
+/// read already, does not go away. A graph that writes at exit is
+/// [`LateGraph`](super::LateGraph).
 ///
 /// # Example
 ///

@@ -13,6 +13,10 @@
 
 use core::marker::PhantomData;
 
+mod late;
+
+pub use late::{LateFrame, LateGraph};
+
 use bitflags::bitflags;
 
 use super::buffer::Buffer;
@@ -341,6 +345,17 @@ impl<P> Graph<P> {
         }
     }
 
+    /// Ticks from `start` to `end`; none if the clock went backwards.
+    #[inline(always)]
+    fn elapsed(&self, start: u64, end: u64) -> u64 {
+        let ticks = end.wrapping_sub(start);
+        if ticks > u64::MAX / 2 {
+            self.count_backwards();
+            return 0;
+        }
+        ticks
+    }
+
     #[cold]
     #[inline(never)]
     fn count_backwards(&self) {
@@ -403,13 +418,7 @@ impl<P: Platform> Callback for Graph<P> {
         let time = P::clock();
         let (task, cpu) = (P::task(), P::cpu());
         let slept = self.slept(call.stack());
-        let ticks = time.wrapping_sub(slept).wrapping_sub(frame.start);
-        let ticks = if ticks > u64::MAX / 2 {
-            self.count_backwards();
-            0
-        } else {
-            ticks
-        };
+        let ticks = self.elapsed(frame.start, time.wrapping_sub(slept));
         let Some(buffer) = self.buffer(cpu) else {
             return;
         };

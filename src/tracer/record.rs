@@ -97,7 +97,7 @@ impl Record {
     /// not there, a reader has passed it, or it does not fit.
     #[inline(always)]
     pub(crate) fn close(&self, content: &Content, lap: usize, ticks: u64) -> bool {
-        let Some(leaf) = content.leaf(lap, ticks) else {
+        let Some(leaf) = content.leaf(ticks) else {
             return false;
         };
         let same = |(place, &word): (&AtomicU32, &u32)| place.load(Ordering::Relaxed) == word;
@@ -109,7 +109,7 @@ impl Record {
         self.state
             .compare_exchange(
                 content.state(lap).0,
-                leaf.0,
+                leaf.state(lap).0,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             )

@@ -256,7 +256,8 @@ impl<C: Deferred> Deferred for Depth<C> {
 /// record.
 ///
 /// How long a call takes is known at its end, so the wrapped callback must be
-/// [`Deferred`]: one that records nothing before. It sees every entry, and
+/// [`Deferred`]: one that records nothing before, as a
+/// [`LateGraph`](crate::tracer::LateGraph). It sees every entry, and
 /// the end of a quick call as [`discard`](Deferred::discard). A call that the
 /// clock says ended before it began took 0 ticks, and is counted. The time
 /// that a task sleeps counts as taken. A 64-bit number a frame.

@@ -261,15 +261,15 @@ impl Content {
         State(self.state | LAP.put(lap as u32))
     }
 
-    /// The state word that makes it, an entry, a leaf call of `ticks` in
-    /// `lap`; `None` if it is no entry, or the ticks do not fit.
+    /// This entry as that of a call that took `ticks` and called nothing that
+    /// was recorded: one record for both ends. `None` if it does not fit.
     #[inline(always)]
-    pub(super) const fn leaf(&self, lap: usize, ticks: u64) -> Option<State> {
-        if self.state != KIND.put(ENTRY) || ticks > REST.max() as u64 {
-            return None;
-        }
-        let leaf = KIND.put(LEAF) | REST.put(low(ticks));
-        Some(State(leaf | LAP.put(lap as u32)))
+    pub(crate) fn leaf(&self, ticks: u64) -> Option<Self> {
+        let fits = self.state == KIND.put(ENTRY) && ticks <= REST.max() as u64;
+        fits.then_some(Self {
+            state: KIND.put(LEAF) | REST.put(low(ticks)),
+            ..*self
+        })
     }
 
     /// A call begins. False beside it: the function's address has more bits
