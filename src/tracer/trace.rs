@@ -256,7 +256,7 @@ impl<'a> Trace<'a> {
             func: Some(call.func),
             cpu,
             task: call.task,
-            depth: call.depth,
+            depth: call.depth.saturating_add(call.uncounted),
             context: call.context,
             begin: Some(begin),
             arguments: Arguments::default(),
@@ -300,7 +300,9 @@ impl<'a> Trace<'a> {
                     || !self.lasted(&call, cpu, time, ticks);
                 call.depth > depth || call.depth == depth && other
             }),
-            _ => innermost.is_some_and(|call| call.depth >= depth),
+            Read::Entry { context, .. } | Read::Leaf { context, .. } => innermost
+                .is_some_and(|call| call.depth >= depth && !call.is_interrupted(depth, context)),
+            Read::Note { .. } => false,
         };
         if ended {
             let end = RawEnd {
@@ -332,7 +334,19 @@ impl<'a> Trace<'a> {
                 };
                 match innermost.is_some_and(|call| call.depth == depth) {
                     true => self.end(place, cpu, end),
-                    false => Some(self.headless(cpu, recorded, func, ticks, end)),
+                    false => {
+                        let uncounted = innermost.map_or(0, |call| call.uncounted);
+                        let call = Call {
+                            func,
+                            cpu,
+                            task: recorded.task,
+                            depth: depth.saturating_add(uncounted),
+                            context: Context::Task,
+                            begin: None,
+                            arguments: Arguments::default(),
+                        };
+                        Some(self.headless(call, ticks, end))
+                    }
                 }
             }
             Read::Note { .. } => None,
@@ -340,23 +354,7 @@ impl<'a> Trace<'a> {
         told.map_or(Told::Nothing, Told::All)
     }
 
-    fn headless(
-        &self,
-        cpu: usize,
-        recorded: &WholeRecord,
-        func: Option<usize>,
-        ticks: u64,
-        end: RawEnd,
-    ) -> Event {
-        let call = Call {
-            func,
-            cpu,
-            task: recorded.task,
-            depth: recorded.depth,
-            context: Context::Task,
-            begin: None,
-            arguments: Arguments::default(),
-        };
+    fn headless(&self, call: Call, ticks: u64, end: RawEnd) -> Event {
         let over = self.nanoseconds(end.time);
         let duration = match end.time.checked_sub(ticks) {
             Some(begin) => over.saturating_sub(self.nanoseconds(begin)),
@@ -383,17 +381,20 @@ impl<'a> Trace<'a> {
         leaf: Option<u64>,
     ) -> Option<Event> {
         let begin = recorded.time.max(self.open.until(place)?);
+        let uncounted = self.open.innermost(place).map_or(0, |around| {
+            around.uncounted + usize::from(around.depth >= recorded.depth)
+        });
         let call = Call {
             func: Some(func),
             cpu,
             task: recorded.task,
-            depth: recorded.depth,
+            depth: recorded.depth.saturating_add(uncounted),
             context,
             begin: Some(self.nanoseconds(begin)),
             arguments: recorded.arguments,
         };
         if let Some(ticks) = leaf {
-            let over = begin.saturating_add(ticks);
+            let over = recorded.time.saturating_add(ticks).max(begin);
             self.now = self.now.max(over);
             let time = self.nanoseconds(over);
             let duration = time.saturating_sub(self.nanoseconds(begin));
@@ -412,6 +413,7 @@ impl<'a> Trace<'a> {
             task: recorded.task,
             cpu,
             depth: recorded.depth,
+            uncounted,
             context,
             begin,
             recorded: recorded.time,

@@ -259,3 +259,45 @@ fn calls_that_end_otherwise_are_told_so() {
         ]
     );
 }
+
+kernel!(interrupts);
+
+/// An interrupt whose call is kept comes at each reading of the clock, so while
+/// the tracers take down calls, too: at their entries and at their ends.
+#[test]
+fn interrupts_in_the_tracer_leave_each_call_once() {
+    const IRQ: usize = 0x10;
+    let whole = leak(Graph::<interrupts::Kernel>::new(buffers()));
+    let late: &MinDuration<interrupts::Kernel, LateGraph<interrupts::Kernel>> =
+        leak(MinDuration::new(Graph::new(buffers()).late(), 10));
+    interrupts::attach();
+    interrupts::FGRAPH.register(whole).unwrap();
+    interrupts::FGRAPH.register(late).unwrap();
+    let mut rounds = 0;
+    loop {
+        interrupts::interrupt_reading(rounds, || {
+            let _irq = interrupts::scope(IRQ);
+            interrupts::pass(10);
+        });
+        for func in [A, C] {
+            let _outer = interrupts::scope(func);
+            let _inner = interrupts::scope(B);
+            interrupts::pass(10);
+        }
+        rounds += 1;
+        if !interrupts::interrupted() {
+            break;
+        }
+    }
+    let rounds = rounds as usize;
+    assert!(rounds > 20, "{rounds} readings");
+    for buffers in [whole.buffers(), late.callback().graph().buffers()] {
+        let calls = &read(buffers)[&100];
+        let count = |func| calls.iter().filter(|call| call.func == func).count();
+        let expected = [rounds, rounds, 2 * rounds, rounds - 1];
+        assert_eq!([A, C, B, IRQ].map(count), expected);
+        for call in calls {
+            assert_eq!(call.how, Some(Ending::Returned), "{call:?}");
+        }
+    }
+}

@@ -42,11 +42,23 @@ pub(super) struct Raw {
     pub(super) func: usize,
     pub(super) task: usize,
     pub(super) cpu: usize,
+    /// As recorded.
     pub(super) depth: usize,
+    /// How many calls enclose it that `depth` does not count.
+    pub(super) uncounted: usize,
     pub(super) context: Context,
     pub(super) begin: u64,
     /// `begin` as recorded.
     pub(super) recorded: u64,
+}
+
+impl Raw {
+    /// Whether a call at `depth` in `context` interrupted this one where its
+    /// tracer took it down, off the shadow stack: it lies inside, though its
+    /// depth is the same.
+    pub(super) fn is_interrupted(&self, depth: usize, context: Context) -> bool {
+        depth == self.depth && context as u8 > self.context as u8
+    }
 }
 
 impl Open {
@@ -74,6 +86,7 @@ impl Open {
                 task: 0,
                 cpu: 0,
                 depth: 0,
+                uncounted: 0,
                 context: Context::Task,
                 begin: 0,
                 recorded: 0,
