@@ -38,6 +38,10 @@ pub struct Folded {
 /// Writes the rest of `trace` as folded stacks: a line for each call when it
 /// ends, rooted at its task.
 ///
+/// In names, semicolons become colons and control characters spaces; a name
+/// that ends in a space and a figure, which would be taken for a count, gets
+/// an underscore.
+///
 /// # Errors
 ///
 /// Those of `out`.
@@ -87,7 +91,9 @@ pub fn folded<S: Symbols + ?Sized>(
             }
         }
         out.write_char(';')?;
-        write!(Frame::new(out), "{}", Name(symbols, func))?;
+        let mut innermost = Frame::new(out);
+        write!(innermost, "{}", Name(symbols, func))?;
+        innermost.end()?;
         writeln!(out, " {}", end.own)?;
         wrote.calls += 1;
         wrote.nanoseconds = wrote.nanoseconds.saturating_add(end.own);
@@ -99,17 +105,37 @@ pub fn folded<S: Symbols + ?Sized>(
 /// A frame's name: what separates frames, or lines, is replaced.
 struct Frame<'a, W> {
     out: &'a mut W,
+    /// It ends in a space, and nothing but a figure behind that.
+    is_figure: bool,
 }
 
 impl<'a, W: Write> Frame<'a, W> {
     fn new(out: &'a mut W) -> Self {
-        Self { out }
+        Self {
+            out,
+            is_figure: false,
+        }
+    }
+}
+
+impl<W: Write> Frame<'_, W> {
+    /// Ends the last name of a stack: readers take two figures at the end of a
+    /// line for two counts.
+    fn end(self) -> fmt::Result {
+        match self.is_figure {
+            true => self.out.write_char('_'),
+            false => Ok(()),
+        }
     }
 }
 
 impl<W: Write> Write for Frame<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let special = |c: char| c == ';' || c.is_control();
+        let after = text.rsplit(|c: char| c == ' ' || c.is_control()).next();
+        let after = after.unwrap_or("");
+        let figure = after.chars().all(|c| c.is_ascii_digit() || c == '.');
+        self.is_figure = figure && (self.is_figure || after.len() < text.len());
         for piece in text.split_inclusive(special) {
             let plain = piece.trim_end_matches(special);
             self.out.write_str(plain)?;
