@@ -7,6 +7,8 @@ mod elf;
 #[path = "common/host.rs"]
 #[allow(dead_code, unused_imports, reason = "shared with the other tests")]
 mod host;
+#[path = "outputs/hostile.rs"]
+mod hostile;
 #[path = "graph/output.rs"]
 #[allow(dead_code, reason = "shared with the example")]
 mod output;

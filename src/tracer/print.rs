@@ -55,13 +55,16 @@ pub struct Print<'a, S: ?Sized> {
     cpu_width: usize,
 }
 
-/// The task that each of the last CPUs ran.
+/// CPUs whose last task is remembered: of those that share a place, the last.
 const CPUS: usize = 64;
+
+/// The CPUs in their places, and their last tasks.
+type Ran = [Option<(usize, usize)>; CPUS];
 
 const RULE: &str = " ------------------------------------------";
 
-/// Columns of a task's name and number.
-const TASK_WIDTH: usize = 18;
+/// Columns of a task's name and number: the longest number fits.
+const TASK_WIDTH: usize = 22;
 
 impl<'a, S: Symbols + ?Sized> Print<'a, S> {
     /// With the names of `symbols`.
@@ -83,7 +86,7 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
         Self {
             symbols,
             shown: Shown::default(),
-            cpu_width: 2,
+            cpu_width: 1,
         }
     }
 
@@ -126,7 +129,7 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
     /// # Ok::<(), core::fmt::Error>(())
     /// ```
     pub fn trace(mut self, out: &mut impl Write, trace: &mut Trace<'_>) -> fmt::Result {
-        self.cpu_width = digits(trace.buffers().len().saturating_sub(1) as u64).max(2);
+        self.cpu_width = digits(trace.buffers().len().saturating_sub(1) as u64);
         self.heading(out)?;
         let mut ran = [None; CPUS];
         for event in trace.by_ref() {
@@ -150,7 +153,7 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
             taken = 0;
         }
         if self.shown.contains(Shown::CPU) {
-            let width = self.cpu_width + 1 - taken;
+            let width = self.cpu_width + 2 - taken;
             write!(out, "{:<width$}", "CPU")?;
             taken = "CPU".len().saturating_sub(width);
         }
@@ -164,12 +167,7 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
         out.write_str("|  FUNCTION CALLS\n")
     }
 
-    fn event(
-        &self,
-        out: &mut impl Write,
-        event: &Event,
-        ran: &mut [Option<usize>; CPUS],
-    ) -> fmt::Result {
+    fn event(&self, out: &mut impl Write, event: &Event, ran: &mut Ran) -> fmt::Result {
         let (call, end) = match event {
             &Event::Lost { cpu, records } => {
                 self.cpu(out, cpu)?;
@@ -212,24 +210,22 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
 
     fn cpu(&self, out: &mut impl Write, cpu: usize) -> fmt::Result {
         match self.shown.contains(Shown::CPU) {
-            true => write!(out, " {cpu:>0$})", self.cpu_width - 1),
+            true => write!(out, " {cpu:>0$})", self.cpu_width),
             false => Ok(()),
         }
     }
 
     /// A separator, if the CPU ran another task before.
-    fn switch(
-        &self,
-        out: &mut impl Write,
-        call: &Call,
-        ran: &mut [Option<usize>; CPUS],
-    ) -> fmt::Result {
-        let Some(ran) = ran.get_mut(call.cpu) else {
+    fn switch(&self, out: &mut impl Write, call: &Call, ran: &mut Ran) -> fmt::Result {
+        let Some(ran) = ran.get_mut(call.cpu % CPUS) else {
             return Ok(());
         };
-        let before = ran.replace(call.task);
+        let before = ran.replace((call.cpu, call.task));
         match before {
-            Some(before) if before != call.task && self.shown.contains(Shown::SWITCHES) => {
+            Some((cpu, before))
+                if (cpu == call.cpu && before != call.task)
+                    && self.shown.contains(Shown::SWITCHES) =>
+            {
                 writeln!(out, "{RULE}")?;
                 self.cpu(out, call.cpu)?;
                 let (before, now) = (self.task_name(before), self.task_name(call.task));
@@ -271,12 +267,14 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
                 Some(end) => self.duration(out, end.duration)?,
                 None => write!(out, "{:15}", "")?,
             }
+            out.write_char('|')?;
         }
-        out.write_char('|')
+        Ok(())
     }
 
     /// Fifteen columns: a mark, then seven digits at most, fewer of them
-    /// decimals as the whole part grows. From 10⁸ µs on, seconds.
+    /// decimals as the whole part grows. From 10⁸ µs on, seconds; from 10⁸ s
+    /// on, hours.
     fn duration(&self, out: &mut impl Write, nanoseconds: u64) -> fmt::Result {
         let mark = match self.shown.contains(Shown::MARKS) {
             true => mark(nanoseconds),
@@ -285,7 +283,8 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
         write!(out, " {mark} ")?;
         let (unit, thousandths) = match nanoseconds {
             0..100_000_000_000 => ("us", nanoseconds),
-            _ => ("s ", nanoseconds / 1_000_000),
+            100_000_000_000..100_000_000_000_000_000 => ("s ", nanoseconds / 1_000_000),
+            _ => ("h ", nanoseconds / 3_600_000_000),
         };
         let (whole, part) = (thousandths / 1000, thousandths % 1000);
         let mut width = Padded::new(out, 12);

@@ -31,6 +31,9 @@ fn durations_fill_their_column_from_nothing_to_days() {
         (100_000_000_000, " $ 100.000 s   "),
         (3_600_000_000_000, " $ 3600.000 s  "),
         (360_000_000_000_000, " $ 360000.0 s  "),
+        (99_999_999_999_999_999, " $ 99999999 s  "),
+        (100_000_000_000_000_000, " $ 27777.77 h  "),
+        (u64::MAX, " $ 5124095 h   "),
     ] {
         let mut line = Line([0; 96], 0);
         let written = Print::new(&()).duration(&mut line, nanoseconds);
@@ -62,7 +65,7 @@ fn the_heading_stands_over_its_columns() {
     let columns = Shown::TIME | Shown::CPU | Shown::TASK;
     for bits in 0..=columns.bits() {
         let shown = Shown::from_bits_retain(bits & columns.bits()) | Shown::DURATION;
-        for cpu_width in [2, 3, 5] {
+        for cpu_width in [1, 2, 5] {
             let print = Print {
                 cpu_width,
                 ..Print::new(&()).shown(shown)
