@@ -84,8 +84,9 @@ fn read_all(buffers: &[Buffer], scale: Scale, symbols: &dyn Symbols, name: &str)
     };
     let has_calls = !folded.is_empty();
     let json = readers::json(&json);
-    // Neither what is lost nor what needs escaping comes out of its dump.
-    let dumped = name != "names" && json.lost == 0;
+    // What is lost, what needs escaping, and the end of a 64-bit clock do not
+    // come out of its dump.
+    let dumped = !["names", "end of time"].contains(&name) && json.lost == 0;
     let outputs = Outputs {
         json,
         folded,

@@ -1,11 +1,12 @@
-//! What a kernel should not be like: task numbers and CPU numbers of any size.
+//! What a kernel should not be like: task numbers and CPU numbers of any size,
+//! clocks that go back or are at their end, calls deep inside each other.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use fgraph::tracer::{Buffer, Full, Graph, Print, Record, Scale, Shown, Symbol, Symbols};
 use fgraph::{Fgraph, Platform, RetStack};
 
-use crate::{ALONE, output};
+use crate::{ALONE, Outputs, output, read_all};
 
 /// A machine that is as a test says.
 struct Odd;
@@ -137,5 +138,125 @@ fn columns_are_aligned_whatever_is_in_them() {
             // Of a CPU whose number is too long for a frame, leaf calls take two.
             assert!(count >= 3 * DURATIONS.len(), "{text}");
         }
+    }
+}
+
+/// Every output is read by its own reader, which holds that calls nest and that
+/// no task's time goes back.
+fn read(graph: &Graph<Odd>, name: &str) -> Outputs {
+    let outputs = read_all(graph.buffers(), Scale::NANOSECONDS, &Numbered, name);
+    if let Some(fxt) = &outputs.fxt {
+        assert_eq!(fxt.calls, outputs.json.calls, "{name}");
+        assert_eq!(fxt.lost, outputs.json.lost, "{name}");
+    }
+    if let Some(tree) = outputs.uftrace.as_ref().and_then(|read| read.tree.as_ref()) {
+        assert_eq!(tree.calls, outputs.json.calls, "{name}");
+    }
+    let (told, lost) = &outputs.graph;
+    assert_eq!(*lost, outputs.json.lost, "{name}");
+    assert_eq!(told.len(), outputs.json.stacks.len(), "{name}");
+    assert_eq!(outputs.folded.len(), outputs.json.table.len(), "{name}");
+    outputs
+}
+
+struct Numbered;
+
+impl Symbols for Numbered {
+    fn symbol(&self, address: usize) -> Option<Symbol<'_>> {
+        Some(Symbol {
+            name: ["f0", "f1", "f2", "f3"][address % 4],
+            start: address,
+        })
+    }
+}
+
+#[test]
+fn clocks_that_go_back_or_end_leave_outputs_well_formed() {
+    let _alone = ALONE.lock();
+    (TASK.store(1, SeqCst), CPU.store(0, SeqCst));
+    let far = u64::MAX - 5;
+    // At the outer begin, the inner one, its end, and the outer end.
+    for times in [
+        [1_000, 500, 700, 1_500],
+        [1_000, 1_500, 700, 600],
+        [1_000, 1_000, 0, 0],
+        [0, u64::MAX, u64::MAX, u64::MAX],
+        [far, far + 1, far + 3, far + 5],
+        [u64::MAX, 0, 10, u64::MAX],
+        [u64::MAX, 3, 2, 1],
+        [0, 1 << 37, (1 << 37) + 1, 1 << 48],
+        [1 << 38, 1 << 36, 1 << 40, 1 << 39],
+        [0, 10, 20, 3_600_000_000_000 * 1_000],
+    ] {
+        let graph = record(1, 64, || {
+            let now = |at: usize| NOW.store(times[at], SeqCst);
+            now(0);
+            let outer = TRACER.scope(address(1), 0);
+            now(1);
+            let inner = TRACER.scope(address(2), 0);
+            let innermost = TRACER.scope(address(3), 0);
+            drop(innermost);
+            now(2);
+            drop(inner);
+            now(3);
+            drop(outer);
+        });
+        let name = match times.contains(&u64::MAX) {
+            true => "end of time",
+            false => "clock",
+        };
+        let outputs = read(graph, name);
+        let calls: Vec<_> = outputs.json.calls[&1]
+            .iter()
+            .map(|call| (call.name.as_str(), call.depth))
+            .collect();
+        assert_eq!(calls, [("f1", 0), ("f2", 1), ("f3", 2)], "{times:?}");
+        assert!(
+            !outputs.text.contains("lost"),
+            "{times:?}\n{}",
+            outputs.text
+        );
+        if times.is_sorted() {
+            let total = outputs.json.table["f1"].total;
+            assert_eq!(total, times[3] - times[0], "{times:?}");
+        }
+    }
+}
+
+#[test]
+fn deep_calls_nest_in_every_output() {
+    let _alone = ALONE.lock();
+    (TASK.store(1, SeqCst), CPU.store(0, SeqCst));
+    const DEPTH: usize = 700;
+    let graph = record(1, 2048, || {
+        let mut scopes = Vec::new();
+        for depth in 0..DEPTH {
+            scopes.push(TRACER.scope(address(depth), 0));
+            NOW.fetch_add(10, SeqCst);
+        }
+        while scopes.pop().is_some() {
+            NOW.fetch_add(10, SeqCst);
+        }
+    });
+    let outputs = read(graph, "deep");
+    let depths = outputs.json.calls[&1].iter().map(|call| call.depth);
+    assert!(depths.eq(0..DEPTH));
+}
+
+#[test]
+fn buffers_that_are_just_full_lose_what_comes_next() {
+    let _alone = ALONE.lock();
+    (TASK.store(1, SeqCst), CPU.store(0, SeqCst));
+    // A leaf call takes one record.
+    for (calls, lost) in [(15, 0), (16, 0), (17, 1), (33, 17), (16 * 33, 16 * 32)] {
+        let graph = record(1, 16, || {
+            for _ in 0..calls {
+                drop(TRACER.scope(address(1), 0));
+                NOW.fetch_add(1_000, SeqCst);
+            }
+        });
+        let outputs = read(graph, "full");
+        assert_eq!(outputs.json.lost, lost, "{calls}");
+        assert_eq!(outputs.json.stacks.len() as u64, calls - lost);
     }
 }
