@@ -153,7 +153,8 @@ const NAME: usize = 2000;
 struct Fxt<'a, B, S: ?Sized> {
     out: &'a mut B,
     symbols: &'a S,
-    functions: [Option<usize>; STRINGS],
+    /// Those that are told; one that is not known has a place, too.
+    functions: [Option<Option<usize>>; STRINGS],
     named: Named,
     /// Of the last event.
     time: u64,
@@ -261,7 +262,7 @@ impl<B: ByteSink, S: Symbols + ?Sized> Fxt<'_, B, S> {
         let Some(told) = self.functions.get_mut(place) else {
             return Ok(0);
         };
-        if told.replace(func) != Some(func) {
+        if told.replace(call.func) != Some(call.func) {
             let mut name = Text::new();
             // Text takes what fits, and never fails.
             let _ = match call.func {

@@ -260,3 +260,21 @@ fn buffers_that_are_just_full_lose_what_comes_next() {
         assert_eq!(outputs.json.stacks.len() as u64, calls - lost);
     }
 }
+
+#[test]
+fn a_function_at_no_address_is_not_one_without_a_name() {
+    let _alone = ALONE.lock();
+    (TASK.store(1, SeqCst), CPU.store(0, SeqCst));
+    // The begin of a long call is lost, and with it its function.
+    let graph = record(1, 4, || {
+        let long = TRACER.scope(address(1), 0);
+        drop(TRACER.scope(address(2), 0));
+        NOW.fetch_add(1 << 30, SeqCst);
+        drop(long);
+        drop(TRACER.scope(0, 0));
+    });
+    let outputs = read(graph, "no address");
+    assert!(outputs.text.contains("} /* ? (begin lost) */"));
+    let names = outputs.json.calls[&1].iter().map(|call| &*call.name);
+    assert!(names.eq(["f2", "f0"]), "{}", outputs.text);
+}
