@@ -278,3 +278,57 @@ fn a_function_at_no_address_is_not_one_without_a_name() {
     let names = outputs.json.calls[&1].iter().map(|call| &*call.name);
     assert!(names.eq(["f2", "f0"]), "{}", outputs.text);
 }
+
+const TASKS: [&str; 8] = [
+    "",
+    "a;b",
+    "ends 12",
+    "two\nlines\t",
+    "say \"<&>\" \\",
+    "süß 絵 𝄞",
+    "\u{7f}\u{85}\u{0}",
+    "{} (;) */ -",
+];
+
+struct Tasks;
+
+impl Symbols for Tasks {
+    fn symbol(&self, address: usize) -> Option<Symbol<'_>> {
+        Numbered.symbol(address)
+    }
+
+    fn task(&self, task: usize) -> Option<&str> {
+        TASKS.get(task).copied()
+    }
+}
+
+#[test]
+fn names_of_tasks_are_escaped_as_each_format_demands() {
+    let _alone = ALONE.lock();
+    let graph = record(1, 64, || {
+        for task in 0..TASKS.len() {
+            TASK.store(task, SeqCst);
+            let _outer = TRACER.scope(address(1), 0);
+            NOW.fetch_add(1_000, SeqCst);
+            let _inner = TRACER.scope(address(2), 0);
+            NOW.fetch_add(1_000, SeqCst);
+        }
+    });
+    let outputs = read_all(graph.buffers(), Scale::NANOSECONDS, &Tasks, "tasks");
+    for (task, name) in TASKS.into_iter().enumerate() {
+        let told = outputs.json.tasks.get(&(task as u64));
+        assert_eq!(told.map(String::as_str), Some(name));
+    }
+    assert_eq!(outputs.json.stacks.len(), 2 * TASKS.len());
+    if let Some(fxt) = &outputs.fxt {
+        assert_eq!(fxt.calls, outputs.json.calls);
+        assert_eq!(fxt.tasks, outputs.json.tasks);
+    }
+    assert!(
+        outputs
+            .folded
+            .values()
+            .all(|told| told.calls == TASKS.len() as u64)
+    );
+    assert!(outputs.flames.contains("two lines"), "{}", outputs.flames);
+}

@@ -280,6 +280,7 @@ const FXT_READER: &str = r#"
 import sys
 from fxt.reader import parse_records
 from fxt.models import DurationBeginEventRecord, DurationEndEventRecord, InstantEventRecord
+from fxt.models import KernelObjectRecord
 result = parse_records(open(sys.argv[1], "rb"))
 assert not result.had_unexpected_eof, result.eof_error
 for provider in result.records_by_provider.values():
@@ -289,6 +290,8 @@ for provider in result.records_by_provider.values():
             print(kind, record.thread.thread_id, record.timestamp_ns, record.name.encode().hex())
         elif isinstance(record, InstantEventRecord) and record.name == "lost records":
             print("L", 0, record.args["count"], "")
+        elif isinstance(record, KernelObjectRecord) and record.type == 2:
+            print("T", record.id, 0, record.name.encode().hex())
 "#;
 
 /// Reads the Fuchsia trace format with the reader of PyPI's `fxt`.
@@ -320,6 +323,7 @@ pub fn fxt(path: &Path) -> Option<Tree> {
         match kind {
             "B" => nest.begin(task, value, &name),
             "E" => nest.end(task, value, &name),
+            "T" => _ = nest.tree.tasks.insert(task, name),
             _ => nest.tree.lost += value,
         }
     }

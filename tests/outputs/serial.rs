@@ -272,6 +272,7 @@ fn all_outputs_of_the_kernel_tell_the_same() {
     is_folded(&outputs.folded, json);
     if let Some(fxt) = &outputs.fxt {
         tells(fxt, json, "fxt");
+        assert_eq!(fxt.tasks, json.tasks, "fxt");
     }
     is_shown(&outputs.graph, json);
     is_profiled(section(&run, "profile"), json);
