@@ -162,9 +162,9 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
             taken = 0;
         }
         if self.shown.contains(Shown::DURATION) {
-            write!(out, "{:^1$}", "DURATION", 15 - taken)?;
+            write!(out, "{:^1$}|", "DURATION", 15 - taken)?;
         }
-        out.write_str("|  FUNCTION CALLS\n")
+        out.write_str("  FUNCTION CALLS\n")
     }
 
     fn event(&self, out: &mut impl Write, event: &Event, ran: &mut Ran) -> fmt::Result {

@@ -173,7 +173,8 @@ impl Symbols for Numbered {
 #[test]
 fn clocks_that_go_back_or_end_leave_outputs_well_formed() {
     let _alone = ALONE.lock();
-    (TASK.store(1, SeqCst), CPU.store(0, SeqCst));
+    TASK.store(1, SeqCst);
+    CPU.store(0, SeqCst);
     let far = u64::MAX - 5;
     // At the outer begin, the inner one, its end, and the outer end.
     for times in [
@@ -226,7 +227,8 @@ fn clocks_that_go_back_or_end_leave_outputs_well_formed() {
 #[test]
 fn deep_calls_nest_in_every_output() {
     let _alone = ALONE.lock();
-    (TASK.store(1, SeqCst), CPU.store(0, SeqCst));
+    TASK.store(1, SeqCst);
+    CPU.store(0, SeqCst);
     const DEPTH: usize = 700;
     let graph = record(1, 2048, || {
         let mut scopes = Vec::new();
@@ -246,7 +248,8 @@ fn deep_calls_nest_in_every_output() {
 #[test]
 fn buffers_that_are_just_full_lose_what_comes_next() {
     let _alone = ALONE.lock();
-    (TASK.store(1, SeqCst), CPU.store(0, SeqCst));
+    TASK.store(1, SeqCst);
+    CPU.store(0, SeqCst);
     // A leaf call takes one record.
     for (calls, lost) in [(15, 0), (16, 0), (17, 1), (33, 17), (16 * 33, 16 * 32)] {
         let graph = record(1, 16, || {
@@ -264,7 +267,8 @@ fn buffers_that_are_just_full_lose_what_comes_next() {
 #[test]
 fn a_function_at_no_address_is_not_one_without_a_name() {
     let _alone = ALONE.lock();
-    (TASK.store(1, SeqCst), CPU.store(0, SeqCst));
+    TASK.store(1, SeqCst);
+    CPU.store(0, SeqCst);
     // The begin of a long call is lost, and with it its function.
     let graph = record(1, 4, || {
         let long = TRACER.scope(address(1), 0);
