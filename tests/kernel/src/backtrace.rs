@@ -1,9 +1,9 @@
 //! Backtraces: the chain of frame pointers.
 //!
-//! Every function begins with `push rbp; mov rbp, rsp` or its like, so from
-//! the frame pointer on, each frame is two words: the caller's frame pointer,
-//! and the return address. Interrupts' stubs make the same two words, so a
-//! chain goes on through them.
+//! Every function begins with `push rbp; mov rbp, rsp`, or with `stp x29, x30,
+//! [sp, …]; mov x29, sp`, or their like, so from the frame pointer on, each
+//! frame is two words: the caller's frame pointer, and the return address.
+//! Interrupts' stubs make the same two words, so a chain goes on through them.
 
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -46,7 +46,10 @@ impl Walk {
         let mut walk = Self::from(frame.fp());
         walk.first = trace::interrupted(frame).or_else(|| {
             let symbol = symbols::find(frame.pc())?;
-            let slot = frame.return_slot(symbol.start)?;
+            let (slot, register) = frame.return_slot(symbol.start)?;
+            if let Some(seen) = register {
+                return Some(trace::return_address(slot, seen));
+            }
             stack_around(slot)
                 .filter(|&(_, high)| slot + WORD <= high)
                 .map(|_| address_in(slot))

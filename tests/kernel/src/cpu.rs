@@ -13,8 +13,11 @@ pub(crate) const MAX_CPUS: usize = 2;
 #[repr(C)]
 pub(crate) struct Cpu {
     /// Its own address. Set before any Rust code runs.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) this: AtomicPtr<Cpu>,
-    /// The running task. Changes in `arch::switch` alone, after the first.
+    /// The running task, where no register holds it. Changes in `arch::switch`
+    /// alone, after the first.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) current: AtomicPtr<Task>,
     /// From 0. Set before any Rust code runs.
     pub(crate) number: AtomicU32,
@@ -45,7 +48,9 @@ pub(crate) struct Cpu {
 impl Cpu {
     const fn new() -> Self {
         Self {
+            #[cfg(target_arch = "x86_64")]
             this: AtomicPtr::new(ptr::null_mut()),
+            #[cfg(target_arch = "x86_64")]
             current: AtomicPtr::new(ptr::null_mut()),
             number: AtomicU32::new(0),
             hardware_id: AtomicU32::new(0),

@@ -11,7 +11,7 @@
 
 #![no_std]
 #![no_main]
-#![feature(abi_x86_interrupt)]
+#![cfg_attr(target_arch = "x86_64", feature(abi_x86_interrupt))]
 
 mod arch;
 mod backtrace;
@@ -23,6 +23,7 @@ mod panic;
 mod pipe;
 mod scenario;
 mod sched;
+mod stop;
 mod symbols;
 mod sync;
 mod task;

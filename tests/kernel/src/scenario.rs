@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::symbols::At;
 use crate::task::{Cause, Program};
 use crate::trace::walks;
-use crate::{arch, println, sched, trap};
+use crate::{arch, println, sched, stop, trap};
 
 pub(crate) mod backtraces;
 mod counted;
@@ -207,7 +207,7 @@ fn nmi(options: &Options) -> bool {
                 let me = arch::cpu_number();
                 for (number, cpu) in CPUS.iter().enumerate() {
                     if number != me && cpu.is_online() {
-                        arch::send_nmi(number);
+                        stop::send_nmi(number);
                     }
                 }
                 // At odd moments, and with time in between for other things,
@@ -257,7 +257,7 @@ fn stop(options: &Options) -> bool {
                     CPUS.iter()
                         .map(|cpu| cpu.timer_ticks.load(Ordering::Relaxed))
                 };
-                arch::with_other_cpus_stopped(|| {
+                stop::with_other_cpus_stopped(|| {
                     let before: usize = ticks().sum();
                     crate::time::spin(10_000);
                     assert!(ticks().sum::<usize>() == before, "a stopped CPU went on");

@@ -52,12 +52,10 @@ pub(crate) struct NoPlace;
 
 /// Makes the caller, the running CPU's boot, its idle task.
 pub(crate) fn begin_idle() {
-    let cpu = arch::this_cpu();
     let task = Task::begin_idle(arch::cpu_number());
     trace::task_created(task);
-    cpu.current
-        .store(ptr::from_ref(task).cast_mut(), Ordering::Relaxed);
-    cpu.set_online();
+    arch::begin_current(task);
+    arch::this_cpu().set_online();
 }
 
 /// The idle task: runs the others, and sleeps when there are none.

@@ -165,9 +165,18 @@ pub(crate) fn return_address(slot: usize, seen: usize) -> usize {
 /// the frame pointer does not tell. Any context; takes no lock.
 pub(crate) fn interrupted(frame: &TrapFrame) -> Option<usize> {
     let task = Task::around(frame.sp()).or_else(crate::arch::current)?;
+    let (stack, pc, sp) = (&task.ret_stack, frame.pc(), frame.sp());
     // SAFETY: the frame is that of an interrupt that is being handled, on a
     // stack of this kernel.
-    unsafe { PATCH.interrupted(&task.ret_stack, frame.pc(), frame.sp()) }
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        PATCH.interrupted(stack, pc, sp)
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        PATCH.interrupted(stack, pc, sp, frame.link())
+    }
 }
 
 /// An NMI that was sent for it. Takes no lock.

@@ -19,21 +19,6 @@ pub(crate) static STEPS: AtomicUsize = AtomicUsize::new(0);
 /// Interrupts that nobody sent.
 pub(crate) static SPURIOUS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts a handler as running, on the task that it interrupted. The stubs do
-/// that themselves; this is for handlers with the interrupt ABI, whose very
-/// first call it has to be.
-#[inline(always)]
-pub(crate) fn nested(handler: impl FnOnce()) {
-    let task = current();
-    if let Some(task) = task {
-        task.in_interrupt.fetch_add(1, Ordering::Relaxed);
-    }
-    handler();
-    if let Some(task) = task {
-        task.in_interrupt.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// The timer. Afterwards the architecture calls [`crate::sched::preempt`].
 pub(crate) fn tick(frame: &TrapFrame) {
     trace::tick(frame);
@@ -70,13 +55,13 @@ pub(crate) fn exception(frame: &TrapFrame, name: &str, error: u64) {
     fatal(frame, format_args!("{name}, error {error:#x}"));
 }
 
-/// The debugger's trap. Called by a handler with the interrupt ABI.
+/// The debugger's trap; `pc` is behind it.
 pub(crate) fn breakpoint(pc: usize) {
     BREAKPOINTS.fetch_add(1, Ordering::Relaxed);
     println!("breakpoint at {}", After(pc));
 }
 
-/// Nothing to do. Called by a handler with the interrupt ABI.
+/// Nothing to do.
 pub(crate) fn spurious() {
     SPURIOUS.fetch_add(1, Ordering::Relaxed);
 }

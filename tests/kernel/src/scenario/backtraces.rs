@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::sync::SpinLock;
 use crate::task::{Cause, Program};
 use crate::trace::{self, balance::Balance};
-use crate::{println, sched, symbols, trap};
+use crate::{println, sched, stop, symbols, trap};
 
 const DEPTH: usize = 6;
 /// Calls that are stepped through, but one.
@@ -133,7 +133,7 @@ pub(crate) fn nmi(frame: &TrapFrame) {
 fn send_nmis(_: usize) {
     while !DONE.load(Ordering::Relaxed) {
         if WANT_NMI.load(Ordering::Acquire) {
-            arch::send_nmi(TARGET.load(Ordering::Relaxed));
+            stop::send_nmi(TARGET.load(Ordering::Relaxed));
         }
         sched::sleep(100_000);
     }

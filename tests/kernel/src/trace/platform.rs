@@ -11,7 +11,7 @@ use fgraph::hook::patch::{Patch, PatchText};
 use fgraph::{Context, Fgraph, Platform, RetStack};
 
 use crate::arch;
-use crate::sched;
+use crate::{sched, stop};
 
 /// This kernel.
 #[derive(Debug)]
@@ -88,6 +88,6 @@ impl Global for Kernel {
 // all the same: it finds each entry before or after its one store.
 unsafe impl PatchText for Kernel {
     fn patch_text<R>(f: impl FnOnce() -> R) -> R {
-        arch::with_other_cpus_stopped(f)
+        stop::with_other_cpus_stopped(f)
     }
 }

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::arch::TrapFrame;
+use crate::arch::{self, TrapFrame};
 use crate::backtrace::{NMI, Walk};
 use crate::symbols;
 
@@ -14,16 +14,20 @@ pub(crate) static BROKEN: AtomicUsize = AtomicUsize::new(0);
 /// Where the first of them ended.
 pub(crate) static END: AtomicUsize = AtomicUsize::new(0);
 
-/// Where tasks begin, and where the CPUs' boots do.
-const ROOTS: [&str; 2] = ["kernel::sched::first", "kernel::arch::x86_64::boot::"];
+/// Where tasks begin.
+const ROOT: &str = "kernel::sched::first";
 
 /// Walks from what an NMI interrupted. The first that is broken is kept for
 /// people, else the latest.
 pub(super) fn check(frame: &TrapFrame) {
     WALKS.fetch_add(1, Ordering::Relaxed);
-    let end = Walk::interrupted(frame).last().unwrap_or(frame.pc());
-    let is_root = symbols::find(end.wrapping_sub(1))
-        .is_some_and(|symbol| ROOTS.iter().any(|root| symbol.name.starts_with(root)));
+    // A return address is one behind its call; the interrupted one is not.
+    let end = Walk::interrupted(frame)
+        .last()
+        .map_or(frame.pc(), |address| address.wrapping_sub(1));
+    let mut roots = arch::ROOTS.iter().chain([&ROOT]);
+    let is_root =
+        symbols::find(end).is_some_and(|symbol| roots.any(|root| symbol.name.starts_with(root)));
     if is_root {
         if BROKEN.load(Ordering::Relaxed) == 0 {
             NMI.capture(frame);

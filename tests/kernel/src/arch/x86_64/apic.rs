@@ -78,7 +78,7 @@ pub(super) fn end_of_interrupt() {
 
 /// Sends an NMI to the CPU of that number. Interrupts off: the command is two
 /// writes, and an interrupt's handler may send as well.
-pub(super) fn send_nmi(cpu: usize) {
+pub(crate) fn raise_nmi(cpu: usize) {
     command(CPUS[cpu].hardware_id.load(Ordering::Relaxed), NMI);
 }
 

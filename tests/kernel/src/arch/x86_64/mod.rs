@@ -6,23 +6,27 @@ mod clock;
 mod descriptors;
 mod memory;
 mod port;
-mod stop;
 mod switch;
 mod trap;
 
 use core::arch::asm;
 use core::mem::offset_of;
+use core::ptr;
+use core::sync::atomic::Ordering;
 
+pub(crate) use apic::raise_nmi;
 pub(crate) use boot::Boot;
 pub(crate) use clock::{ticks, ticks_to_ns};
 pub(crate) use descriptors::handler_stack;
 pub(crate) use port::{exit, put_byte};
-pub(crate) use stop::{send_nmi, with_other_cpus_stopped};
 pub(crate) use switch::{prepare_stack, switch};
 pub(crate) use trap::{TrapFrame, breakpoint, probe, step_through};
 
 use crate::cpu::Cpu;
 use crate::task::Task;
+
+/// Where chains of callers end, below where tasks begin in Rust: the CPUs' boots.
+pub(crate) const ROOTS: [&str; 1] = ["kernel::arch::x86_64::boot::"];
 
 /// Sets up what there is once. On the first CPU, before `init_cpu`.
 pub(crate) fn init() {
@@ -73,6 +77,11 @@ pub(crate) fn wait_for_interrupt() {
     unsafe { asm!("sti", "hlt") };
 }
 
+/// Forgets what was fetched before.
+pub(crate) fn serialise() {
+    core::arch::x86_64::__cpuid(0);
+}
+
 /// The running CPU's data. With interrupts off, or the task may have moved.
 #[inline(always)]
 pub(crate) fn this_cpu() -> &'static Cpu {
@@ -109,6 +118,12 @@ pub(crate) fn current() -> Option<&'static Task> {
             options(nostack, preserves_flags, readonly));
         task.as_ref()
     }
+}
+
+/// The caller is that task from now on: a CPU's first.
+pub(crate) fn begin_current(task: &'static Task) {
+    let task = ptr::from_ref(task).cast_mut();
+    this_cpu().current.store(task, Ordering::Relaxed);
 }
 
 /// The caller's frame pointer.

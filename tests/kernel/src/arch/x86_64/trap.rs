@@ -76,9 +76,10 @@ impl TrapFrame {
 
     /// The slot of the return address of the interrupted function, where it
     /// is not yet, or not any more, the word above the frame pointer: at the
-    /// function's entry, before and after `push rbp`, and at its `ret`.
-    /// `start` is the function's first instruction.
-    pub(crate) fn return_slot(&self, start: usize) -> Option<usize> {
+    /// function's entry, before and after `push rbp`, and at its `ret`. Beside
+    /// it the address itself, where that is in a register: not here. `start`
+    /// is the function's first instruction.
+    pub(crate) fn return_slot(&self, start: usize) -> Option<(usize, Option<usize>)> {
         /// The NOP of a patchable entry.
         const NOP: usize = 8;
         const RET: u8 = 0xc3;
@@ -90,11 +91,11 @@ impl TrapFrame {
         let offset = self.rip - start;
         if byte(self.rip) == RET || self.rip == start || offset == NOP && byte(self.rip) == PUSH_RBP
         {
-            return Some(self.rsp);
+            return Some((self.rsp, None));
         }
         // After the push: what it pushed lies at rsp.
         let pushed = offset == 1 || offset == NOP + 1;
-        (pushed && byte(self.rip - 1) == PUSH_RBP).then(|| self.rsp + 8)
+        (pushed && byte(self.rip - 1) == PUSH_RBP).then(|| (self.rsp + 8, None))
     }
 }
 
@@ -180,16 +181,30 @@ pub(super) struct Pushed {
     ss: u64,
 }
 
+/// Counts a handler as running, on the task that it interrupted, as the stubs
+/// do: for handlers with the interrupt ABI, whose very first call it has to be.
+#[inline(always)]
+fn nested(handler: impl FnOnce()) {
+    let task = super::current();
+    if let Some(task) = task {
+        task.in_interrupt.fetch_add(1, Ordering::Relaxed);
+    }
+    handler();
+    if let Some(task) = task {
+        task.in_interrupt.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The breakpoint's handler has the interrupt ABI: the compiler writes entry
 /// and exit, as many kernels have it. Where a function's return address would
 /// be lies the interrupted instruction, so such a function is never traced.
 pub(super) extern "x86-interrupt" fn on_breakpoint(pushed: Pushed) {
-    trap::nested(|| trap::breakpoint(pushed.rip as usize));
+    nested(|| trap::breakpoint(pushed.rip as usize));
 }
 
 /// An interrupt that the APIC took back. Nothing to do.
 pub(super) extern "x86-interrupt" fn on_spurious(_: Pushed) {
-    trap::nested(trap::spurious);
+    nested(trap::spurious);
 }
 
 /// Runs into the breakpoint.

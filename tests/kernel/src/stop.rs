@@ -1,17 +1,18 @@
-//! NMIs to other CPUs, and holding those out of the kernel's text.
+//! NMIs to other CPUs, and holding those out of the kernel's text. The other
+//! half, what a CPU does when the NMI arrives, is in the architecture's stub.
 
 use core::sync::atomic::Ordering;
 
-use super::apic;
+use crate::arch;
 use crate::cpu::CPUS;
 use crate::sync::SpinLock;
 
 /// Sends the CPU of that number an NMI, for [`crate::trap::nmi`].
 pub(crate) fn send_nmi(cpu: usize) {
-    let on = super::interrupts_off();
+    let on = arch::interrupts_off();
     CPUS[cpu].nmi_wanted.store(1, Ordering::Release);
-    apic::send_nmi(cpu);
-    super::interrupts_restore(on);
+    arch::raise_nmi(cpu);
+    arch::interrupts_restore(on);
 }
 
 /// Runs `f` while all other CPUs wait in their NMI stub, in assembly that has
@@ -26,7 +27,7 @@ pub(crate) fn with_other_cpus_stopped<R>(f: impl FnOnce() -> R) -> R {
     static STOPPING: SpinLock<()> = SpinLock::new(());
 
     let _one = STOPPING.lock();
-    let me = super::cpu_number();
+    let me = arch::cpu_number();
     let others = || {
         CPUS.iter()
             .enumerate()
@@ -35,7 +36,7 @@ pub(crate) fn with_other_cpus_stopped<R>(f: impl FnOnce() -> R) -> R {
     for (number, cpu) in others() {
         // Release: the stub must not see the request after its release below.
         cpu.stop.store(1, Ordering::Release);
-        apic::send_nmi(number);
+        arch::raise_nmi(number);
     }
     for (_, cpu) in others() {
         // Acquire: what they did before they stopped is seen by `f`.
@@ -44,7 +45,7 @@ pub(crate) fn with_other_cpus_stopped<R>(f: impl FnOnce() -> R) -> R {
         }
     }
     let result = f();
-    core::arch::x86_64::__cpuid(0);
+    arch::serialise();
     for (_, cpu) in others() {
         // Release: they see what `f` wrote.
         cpu.stop.store(0, Ordering::Release);
