@@ -229,6 +229,10 @@ pub(super) fn init_cpu() {
 /// Calls `f`; after each instruction the debugger's other trap calls
 /// [`crate::trap::step`]. With interrupts off, or they would be stepped
 /// through.
+///
+/// It has a return from an exception in it, though not its own, and so is never
+/// traced.
+#[inline(never)]
 pub(crate) fn step_through(f: extern "C" fn()) {
     /// The debugger's exceptions are masked.
     const DEBUG_MASK: u64 = 1 << 9;
@@ -237,18 +241,20 @@ pub(crate) fn step_through(f: extern "C" fn()) {
     // one of C. The saved state is this one, so the return goes on here.
     unsafe {
         asm!(
-            "mrs x10, mdscr_el1",
-            "orr x10, x10, #1",      // SS
-            "orr x10, x10, #0x2000", // KDE
-            "msr mdscr_el1, x10",
             "mrs x10, daif",
             "bic x10, x10, #{debug_mask}",
             "orr x10, x10, #{single_step}",
             "mov x11, #{el1}",
             "orr x10, x10, x11",
-            "adr x11, 2f",
-            "msr daifset, #1",
+            // Neither the debugger nor an NMI before the return.
+            "msr daifset, #9",
+            "mrs x11, mdscr_el1",
+            "orr x11, x11, #1",      // SS
+            "orr x11, x11, #0x2000", // KDE
+            "msr mdscr_el1, x11",
+            "isb",
             "msr spsr_el1, x10",
+            "adr x11, 2f",
             "msr elr_el1, x11",
             "eret",
             "2: blr x9",
