@@ -1,13 +1,17 @@
 //! Boots the hobby kernel in `tests/kernel` and looks at what it says.
 //!
 //! The kernel checks itself: each of its scenarios ends with an exit code. Here
-//! it is built, run, and what it prints is held against what it must print.
+//! it is built, run, and what it prints is held against what it must print; on
+//! x86-64 and on AArch64.
 //!
-//! Without QEMU these tests say so and pass; where the environment variable
-//! `FGRAPH_REQUIRE` names `qemu` they fail.
+//! Without QEMU, or for AArch64 without a compiler for it, these tests say so
+//! and pass; where the environment variable `FGRAPH_REQUIRE` names `qemu` they
+//! fail.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+#[path = "common/machine.rs"]
+mod machine;
 #[path = "outputs/readers.rs"]
 #[allow(dead_code, reason = "shared with the test of the outputs")]
 mod readers;
@@ -16,218 +20,59 @@ mod serial;
 #[path = "graph/uftrace.rs"]
 mod uftrace;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use machine::{AARCH64, Machine, Run, X86_64};
+use serial::{
+    all_outputs_tell_the_same, the_graph_folds_into_stacks, the_profile_counts_calls,
+    what_small_buffers_lost_is_told,
+};
 
 const FINE: i32 = 0;
 const PANICKED: i32 = 101;
 
-/// The kernel's folder.
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel")
-}
-
-/// The kernel's image, built once.
-fn image() -> &'static Path {
-    static IMAGE: OnceLock<PathBuf> = OnceLock::new();
-    IMAGE.get_or_init(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernel");
-        let mut cargo = Command::new(env!("CARGO"));
-        // In its folder, where cargo finds the kernel's own flags.
-        cargo.current_dir(folder());
-        cargo
-            .args(["build", "--release", "--target-dir"])
-            .arg(&target);
-        // What was meant for this build and not for the kernel's: flags replace
-        // those of the configuration, and the rest moves what is built.
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            let is_ours = text.starts_with("CARGO_PROFILE_")
-                || text.starts_with("CARGO_BUILD_")
-                || (text.starts_with("CARGO_TARGET_") && text != "CARGO_TARGET_TMPDIR")
-                || text.ends_with("RUSTFLAGS")
-                || text == "RUSTC_WRAPPER"
-                || text == "RUSTC_WORKSPACE_WRAPPER";
-            if is_ours {
-                cargo.env_remove(name);
-            }
+/// Each of these tests, on each machine.
+macro_rules! on_each_machine {
+    ($($test:ident)*) => {
+        mod x86_64 {
+            $(#[test] fn $test() { super::$test(&super::X86_64); })*
         }
-        let output = cargo.output().expect("cargo runs");
-        assert!(
-            output.status.success(),
-            "the kernel does not build:\n{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        target.join("x86_64-unknown-linux-gnu/release/kernel")
-    })
-}
-
-/// Whether there is a QEMU; says so if not.
-fn has_qemu() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    let found = *FOUND.get_or_init(|| {
-        let version = Command::new("qemu-system-x86_64").arg("--version").output();
-        version.is_ok_and(|output| output.status.success())
-    });
-    if !found {
-        let required = std::env::var("FGRAPH_REQUIRE").unwrap_or_default();
-        assert!(
-            !required.split_whitespace().any(|word| word == "qemu"),
-            "QEMU is missing, and FGRAPH_REQUIRE names it"
-        );
-        println!("skipped: QEMU is missing");
-        eprintln!("skipped: QEMU is missing");
-    }
-    found
-}
-
-/// One boot.
-struct Run {
-    text: String,
-    took: Duration,
-}
-
-/// Boots with a command line; `None` without QEMU. The exit code must be
-/// `code`.
-fn boot(line: &str, code: i32) -> Option<Run> {
-    // One at a time: two CPUs of the kernel take two of this machine.
-    static ONE: Mutex<()> = Mutex::new(());
-    if !has_qemu() {
-        return None;
-    }
-    let image = image();
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let begun = Instant::now();
-    let output = Command::new(folder().join("run"))
-        .arg(image)
-        .args(line.split_whitespace())
-        .output()
-        .expect("the script runs");
-    let took = begun.elapsed();
-    println!("{line}: {took:.2?}");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(
-        output.status.code(),
-        Some(code),
-        "{line}\n{}\n{}",
-        tail(&text),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Some(Run { text, took })
-}
-
-/// The last lines.
-fn tail(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(60)..].join("\n")
-}
-
-impl Run {
-    /// The lines that begin so, without that.
-    fn lines<'a>(&'a self, start: &'a str) -> impl Iterator<Item = &'a str> + 'a {
-        self.text
-            .lines()
-            .filter_map(move |line| line.strip_prefix(start))
-    }
-
-    /// The one line that begins so.
-    fn line<'a>(&'a self, start: &'a str) -> &'a str {
-        let mut lines = self.lines(start);
-        match (lines.next(), lines.next()) {
-            (Some(line), None) => line.trim(),
-            _ => panic!("not one line {start:?} in\n{}", tail(&self.text)),
+        mod aarch64 {
+            $(#[test] fn $test() { super::$test(&super::AARCH64); })*
         }
-    }
-
-    /// What each task of the workload computed, none of them differently in
-    /// any round.
-    fn checksums(&self) -> BTreeMap<String, String> {
-        let sums = self.lines("checksum ").map(|line| {
-            let words: Vec<&str> = line.split(' ').collect();
-            let [name, sum, "rounds", rounds, "mismatches", "0"] = words[..] else {
-                panic!("not as it should be: {line}");
-            };
-            assert_ne!(rounds, "0", "{line}");
-            (name.to_owned(), sum.to_owned())
-        });
-        sums.collect()
-    }
-
-    /// The number before `what` in a line, where words are separated by blanks
-    /// and punctuation.
-    fn count(line: &str, what: &str) -> usize {
-        let words: Vec<&str> = line.split([' ', ',', ';', ':', '{', '}']).collect();
-        let at = words.iter().position(|&word| word == what);
-        let at = at.unwrap_or_else(|| panic!("no {what} in {line}"));
-        let before = words[..at].iter().rev().find(|word| !word.is_empty());
-        before
-            .and_then(|word| word.parse().ok())
-            .unwrap_or_else(|| panic!("no number before {what} in {line}"))
-    }
-
-    /// A field of a structure that was printed.
-    fn field(line: &str, name: &str) -> usize {
-        let value = line.split(&format!("{name}: ")).nth(1);
-        let value = value.and_then(|rest| rest.split([',', ' ', '}']).next());
-        value
-            .and_then(|word| word.parse().ok())
-            .unwrap_or_else(|| panic!("no {name} in {line}"))
-    }
-
-    /// Each account of a callback balances; returns how many entries they have.
-    fn balanced(&self) -> Vec<usize> {
-        let entries: Vec<usize> = self
-            .lines("counted: ")
-            .map(|line| {
-                let count = |what| Self::count(line, what);
-                let exits = count("returned") + count("unwound") + count("with");
-                assert_eq!(count("entries"), exits, "{line}");
-                assert_eq!((count("strange"), count("late")), (0, 0), "{line}");
-                count("entries")
-            })
-            .collect();
-        assert!(!entries.is_empty(), "no accounts in\n{}", tail(&self.text));
-        entries
-    }
-
-    /// The shadow stacks' counters after the run: all frames are gone, and
-    /// nothing was lost.
-    fn stacks(&self) -> &str {
-        let line = self.line("stacks: ");
-        for nothing in ["strays", "frames", "wrong"] {
-            assert_eq!(Self::field(line, nothing), 0, "{line}");
-        }
-        line
-    }
-
-    /// The backtrace below the line.
-    fn backtrace(&self, heading: &str) -> Vec<&str> {
-        let mut lines = self.text.lines().skip_while(|line| !line.contains(heading));
-        assert!(lines.next().is_some(), "no {heading:?} in\n{}", self.text);
-        let lines = lines.skip_while(|line| !line.starts_with("  "));
-        lines.take_while(|line| line.starts_with("  ")).collect()
-    }
+    };
 }
 
-/// The checksums without any tracing.
-fn untraced() -> Option<BTreeMap<String, String>> {
-    static SUMS: OnceLock<Option<BTreeMap<String, String>>> = OnceLock::new();
-    SUMS.get_or_init(|| {
-        let run = boot("rounds=20", FINE)?;
-        let sums = run.checksums();
-        assert_eq!(sums.len(), 8, "{sums:?}");
-        Some(sums)
-    })
-    .clone()
+on_each_machine! {
+    everything_is_balanced_and_computes_the_same
+    the_tracers_own_functions_may_be_hooked_too
+    small_stacks_overrun_and_nothing_else_is_wrong
+    each_of_sixteen_filters_sees_exactly_its_functions
+    callbacks_come_and_go_while_others_run
+    tasks_end_inside_traced_calls
+    nmis_at_random_moments_lose_nothing
+    backtraces_are_the_same_traced_and_untraced
+    backtraces_are_right_at_each_instruction_of_the_tracer
+    a_panic_walks_over_restored_slots
+    tracing_goes_on_and_off_under_calls_in_flight
+    the_graph_comes_over_serial
+    the_graph_shows_switches
+    the_graph_keeps_to_a_cpu_and_a_filter
+    all_outputs_tell_the_same
+    what_small_buffers_lost_is_told
+    the_graph_folds_into_stacks
+    the_profile_counts_calls
+    the_kernel_works_by_itself
 }
 
-#[test]
-fn everything_is_balanced_and_computes_the_same() {
-    let Some(untraced) = untraced() else { return };
-    let run = boot("test=everything seconds=10", FINE).expect("QEMU");
+fn everything_is_balanced_and_computes_the_same(machine: &Machine) {
+    let Some(untraced) = machine.untraced() else {
+        return;
+    };
+    let run = machine
+        .boot(
+            &format!("test=everything seconds={}", machine.seconds(10)),
+            FINE,
+        )
+        .expect("QEMU");
     assert_eq!(run.checksums(), untraced);
     let entries = run.balanced();
     assert_eq!(entries.len(), 4);
@@ -243,21 +88,30 @@ fn everything_is_balanced_and_computes_the_same() {
     println!("{entries:?} entries; {between}; {stacks}");
 }
 
-#[test]
-fn the_tracers_own_functions_may_be_hooked_too() {
-    let Some(untraced) = untraced() else { return };
-    let run = boot("test=everything seconds=3 own=yes", FINE).expect("QEMU");
+fn the_tracers_own_functions_may_be_hooked_too(machine: &Machine) {
+    let Some(untraced) = machine.untraced() else {
+        return;
+    };
+    let run = machine
+        .boot(
+            &format!("test=everything seconds={} own=yes", machine.seconds(3)),
+            FINE,
+        )
+        .expect("QEMU");
     assert_eq!(run.checksums(), untraced);
     run.balanced();
     let recursions = Run::field(run.stacks(), "recursions");
     assert!(recursions > 100_000, "{recursions}");
 }
 
-#[test]
-fn small_stacks_overrun_and_nothing_else_is_wrong() {
-    let Some(untraced) = untraced() else { return };
+fn small_stacks_overrun_and_nothing_else_is_wrong(machine: &Machine) {
+    let Some(untraced) = machine.untraced() else {
+        return;
+    };
     // Eight frames, in which four callbacks keep a word each.
-    let run = boot("test=everything rounds=20 words=80", FINE).expect("QEMU");
+    let run = machine
+        .boot("test=everything rounds=20 words=80", FINE)
+        .expect("QEMU");
     assert_eq!(run.checksums(), untraced);
     run.balanced();
     let stacks = run.stacks();
@@ -272,9 +126,8 @@ fn small_stacks_overrun_and_nothing_else_is_wrong() {
     }
 }
 
-#[test]
-fn each_of_sixteen_filters_sees_exactly_its_functions() {
-    let Some(run) = boot("test=filters rounds=20", FINE) else {
+fn each_of_sixteen_filters_sees_exactly_its_functions(machine: &Machine) {
+    let Some(run) = machine.boot("test=filters rounds=20", FINE) else {
         return;
     };
     let watches: Vec<&str> = run.lines("watch ").collect();
@@ -285,9 +138,8 @@ fn each_of_sixteen_filters_sees_exactly_its_functions() {
     }
 }
 
-#[test]
-fn callbacks_come_and_go_while_others_run() {
-    let Some(run) = boot("test=churn rounds=10", FINE) else {
+fn callbacks_come_and_go_while_others_run(machine: &Machine) {
+    let Some(run) = machine.boot("test=churn rounds=10", FINE) else {
         return;
     };
     let steady = run.line("steady: ");
@@ -302,9 +154,8 @@ fn callbacks_come_and_go_while_others_run() {
     run.stacks();
 }
 
-#[test]
-fn tasks_end_inside_traced_calls() {
-    let Some(run) = boot("test=ends", FINE) else {
+fn tasks_end_inside_traced_calls(machine: &Machine) {
+    let Some(run) = machine.boot("test=ends", FINE) else {
         return;
     };
     for name in ["exiter", "sleeper", "spinner"] {
@@ -328,10 +179,13 @@ fn tasks_end_inside_traced_calls() {
     run.stacks();
 }
 
-#[test]
-fn nmis_at_random_moments_lose_nothing() {
-    let Some(untraced) = untraced() else { return };
-    let run = boot("test=nmi trace=* rounds=40", FINE).expect("QEMU");
+fn nmis_at_random_moments_lose_nothing(machine: &Machine) {
+    let Some(untraced) = machine.untraced() else {
+        return;
+    };
+    let run = machine
+        .boot("test=nmi trace=* rounds=40", FINE)
+        .expect("QEMU");
     assert_eq!(run.checksums(), untraced);
     run.balanced();
     run.stacks();
@@ -341,9 +195,8 @@ fn nmis_at_random_moments_lose_nothing() {
     println!("walks from NMIs: {walks}");
 }
 
-#[test]
-fn backtraces_are_the_same_traced_and_untraced() {
-    let Some(run) = boot("test=backtraces", FINE) else {
+fn backtraces_are_the_same_traced_and_untraced(machine: &Machine) {
+    let Some(run) = machine.boot("test=backtraces", FINE) else {
         return;
     };
     for kind in ["task", "interrupt", "NMI", "page fault"] {
@@ -362,9 +215,8 @@ fn backtraces_are_the_same_traced_and_untraced() {
     run.balanced();
 }
 
-#[test]
-fn backtraces_are_right_at_each_instruction_of_the_tracer() {
-    let Some(run) = boot("test=step", FINE) else {
+fn backtraces_are_right_at_each_instruction_of_the_tracer(machine: &Machine) {
+    let Some(run) = machine.boot("test=step", FINE) else {
         return;
     };
     assert_eq!(run.line("chains at each instruction: "), "equal true");
@@ -372,20 +224,18 @@ fn backtraces_are_right_at_each_instruction_of_the_tracer() {
     println!("{}", run.line("stepped traced: "));
 }
 
-#[test]
-fn a_panic_walks_over_restored_slots() {
-    let Some(untraced) = boot("test=panic", PANICKED) else {
+fn a_panic_walks_over_restored_slots(machine: &Machine) {
+    let Some(untraced) = machine.boot("test=panic", PANICKED) else {
         return;
     };
-    let traced = boot("test=panic trace=*", PANICKED).expect("QEMU");
+    let traced = machine.boot("test=panic trace=*", PANICKED).expect("QEMU");
     let untraced = untraced.backtrace("panicked at");
     assert_eq!(untraced, traced.backtrace("panicked at"));
     assert!(untraced.len() > 12, "{untraced:?}");
 }
 
-#[test]
-fn tracing_goes_on_and_off_under_calls_in_flight() {
-    let Some(run) = boot("test=deep", FINE) else {
+fn tracing_goes_on_and_off_under_calls_in_flight(machine: &Machine) {
+    let Some(run) = machine.boot("test=deep", FINE) else {
         return;
     };
     let off = run.line("off: ");
@@ -394,10 +244,11 @@ fn tracing_goes_on_and_off_under_calls_in_flight() {
     run.stacks();
 }
 
-#[test]
-fn the_graph_comes_over_serial() {
-    let Some(untraced) = untraced() else { return };
-    let run = boot("trace=* depth=4", FINE).expect("QEMU");
+fn the_graph_comes_over_serial(machine: &Machine) {
+    let Some(untraced) = machine.untraced() else {
+        return;
+    };
+    let run = machine.boot("trace=* depth=4", FINE).expect("QEMU");
     assert_eq!(run.checksums(), untraced);
     run.balanced();
     let graph = run.text.split("graph:\n").nth(1).expect("a graph");
@@ -414,9 +265,8 @@ fn the_graph_comes_over_serial() {
     );
 }
 
-#[test]
-fn the_graph_shows_switches() {
-    let Some(run) = boot("trace=kernel::sched::*,*Pipe* rounds=2", FINE) else {
+fn the_graph_shows_switches(machine: &Machine) {
+    let Some(run) = machine.boot("trace=kernel::sched::*,*Pipe* rounds=2", FINE) else {
         return;
     };
     run.balanced();
@@ -433,9 +283,8 @@ fn the_graph_shows_switches() {
     }
 }
 
-#[test]
-fn the_graph_keeps_to_a_cpu_and_a_filter() {
-    let Some(run) = boot("trace=*FileSystem* cpu=1", FINE) else {
+fn the_graph_keeps_to_a_cpu_and_a_filter(machine: &Machine) {
+    let Some(run) = machine.boot("trace=*FileSystem* cpu=1", FINE) else {
         return;
     };
     run.balanced();
@@ -452,8 +301,7 @@ fn the_graph_keeps_to_a_cpu_and_a_filter() {
     assert!(begun > 0, "{graph}");
 }
 
-#[test]
-fn the_kernel_works_by_itself() {
+fn the_kernel_works_by_itself(machine: &Machine) {
     for (line, code) in [
         ("test=hello", FINE),
         ("test=fault", FINE),
@@ -466,6 +314,43 @@ fn the_kernel_works_by_itself() {
         ("test=nobody", 2),
         ("no=option", 2),
     ] {
-        boot(line, code);
+        machine.boot(line, code);
     }
+}
+
+/// The text of a graph without what is by chance: the durations.
+fn without_durations(run: &Run) -> Vec<String> {
+    let graph = run.text.split("graph:\n").nth(1).expect("a graph");
+    let graph = graph.split("graph ends: ").next().expect("some text");
+    let line = |line: &str| match (line.split_once(')'), line.split_once('|')) {
+        (Some((cpu, _)), Some((_, calls))) => format!("{cpu})|{calls}"),
+        _ => line.to_owned(),
+    };
+    graph.lines().map(line).collect()
+}
+
+/// Calls, tasks that end in them or panic, and a page fault: one processor's
+/// graph is the other's, line by line.
+#[test]
+fn the_graph_is_the_same_on_both_machines() {
+    let line = "test=same \
+                trace=kernel::scenario::same::call::*,kernel::fs::read_file,*FileSystem*::walk,\
+                kernel::trap::probe_fault";
+    let run = |machine: &Machine| {
+        let run = machine.boot_with(1, line, FINE)?;
+        run.balanced();
+        Some(without_durations(&run))
+    };
+    let (Some(x86_64), Some(aarch64)) = (run(&X86_64), run(&AARCH64)) else {
+        return;
+    };
+    for part in ["branch() {", "==>", "(task exit)", "(unwound)", "  =>  "] {
+        let has = x86_64.iter().any(|line| line.contains(part));
+        assert!(has, "no {part:?} in {x86_64:#?}");
+    }
+    assert!(x86_64.len() > 500, "{}", x86_64.len());
+    for (number, (one, other)) in x86_64.iter().zip(&aarch64).enumerate() {
+        assert_eq!(one, other, "line {number}");
+    }
+    assert_eq!(x86_64.len(), aarch64.len());
 }

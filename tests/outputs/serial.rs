@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use crate::machine::{Machine, Run};
 use crate::readers::{self, Table, Tree};
-use crate::{FINE, Run, boot, image, uftrace};
+use crate::{FINE, uftrace};
 
 #[path = "../kernel/src/trace/lines.rs"]
 #[allow(dead_code, reason = "shared with the kernel")]
@@ -97,8 +98,8 @@ struct Outputs {
 
 const FORMATS: &str = "graph,folded,json,fxt,uftrace";
 
-fn read(run: &Run, name: &str) -> Outputs {
-    let directory = scratch(name);
+fn read(machine: &Machine, run: &Run, name: &str) -> Outputs {
+    let directory = scratch(&format!("{}-{name}", machine.name));
     let path = directory.join("trace.fxt");
     std::fs::write(&path, bytes(&run.text, "fxt")).expect("it can be written");
     let (folded, summary) = section(run, "folded")
@@ -120,7 +121,7 @@ fn read(run: &Run, name: &str) -> Outputs {
     });
     let lost_in_steps = lost_in_steps.sum();
     let target = directory.join("uftrace");
-    let mut functions = functions();
+    let mut functions = functions(machine);
     let range = functions.first().expect("symbols").0 & !0xfff
         ..functions.last().expect("symbols").0 + 0x1000;
     let program = uftrace::Program {
@@ -162,8 +163,8 @@ fn steps(bytes: &[u8]) -> Vec<uftrace::Step> {
 
 /// The table of the kernel's symbols that the script gives it: address, size
 /// and name.
-fn functions() -> Vec<(usize, usize, String)> {
-    let table = format!("{}.symbols", image().display());
+fn functions(machine: &Machine) -> Vec<(usize, usize, String)> {
+    let table = format!("{}.symbols", machine.image().display());
     let table = std::fs::read_to_string(table).expect("the script has made it");
     let lines = table.lines().map(|line| {
         let (start, name) = line.split_once(' ').expect("an address and a name");
@@ -254,17 +255,18 @@ fn nanoseconds(column: &str) -> Range<u64> {
     total * unit..(total + 1) * unit
 }
 
-#[test]
-fn all_outputs_of_the_kernel_tell_the_same() {
+pub fn all_outputs_tell_the_same(machine: &Machine) {
     let rounds = std::env::var("FGRAPH_ROUNDS").unwrap_or("4".to_owned());
     let line = format!(
         "test=counted trace={COUNTED} rounds={rounds} tasks=yes records=131072 \
          format=profile,{FORMATS}"
     );
-    let Some(run) = boot(&line, FINE) else { return };
+    let Some(run) = machine.boot(&line, FINE) else {
+        return;
+    };
     run.balanced();
     let counted = counted(&run);
-    let outputs = read(&run, "kernel");
+    let outputs = read(machine, &run, "kernel");
 
     let json = &outputs.json;
     assert_eq!(json.lost, 0);
@@ -434,16 +436,17 @@ fn graphed(graph: &str) -> BTreeMap<String, u64> {
     calls
 }
 
-#[test]
-fn what_small_buffers_of_the_kernel_lost_is_told() {
+pub fn what_small_buffers_lost_is_told(machine: &Machine) {
     for records in [0, 1, 64] {
         let line = format!(
             "test=counted trace={COUNTED} rounds=1 tasks=yes records={records} format={FORMATS}"
         );
-        let Some(run) = boot(&line, FINE) else { return };
+        let Some(run) = machine.boot(&line, FINE) else {
+            return;
+        };
         run.balanced();
         let calls: u64 = counted(&run).values().sum();
-        let outputs = read(&run, "lost");
+        let outputs = read(machine, &run, "lost");
         let lost = outputs.json.lost;
         assert_eq!(outputs.lost_in_graph, lost, "{records}");
         assert_eq!(outputs.lost_in_steps, lost, "{records}");
@@ -478,9 +481,8 @@ fn written(ends: &str) -> Vec<u64> {
     counts.collect::<Result<_, _>>().expect("counts")
 }
 
-#[test]
-fn the_kernels_graph_folds_into_stacks() {
-    let Some(run) = boot("trace=*FileSystem* format=folded sleep=out", FINE) else {
+pub fn the_graph_folds_into_stacks(machine: &Machine) {
+    let Some(run) = machine.boot("trace=*FileSystem* format=folded sleep=out", FINE) else {
         return;
     };
     run.balanced();
@@ -498,9 +500,8 @@ fn the_kernels_graph_folds_into_stacks() {
     }
 }
 
-#[test]
-fn the_kernels_profile_counts_calls() {
-    let Some(run) = boot("trace=* format=profile rounds=20", FINE) else {
+pub fn the_profile_counts_calls(machine: &Machine) {
+    let Some(run) = machine.boot("trace=* format=profile rounds=20", FINE) else {
         return;
     };
     run.balanced();

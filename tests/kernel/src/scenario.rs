@@ -13,6 +13,7 @@ use crate::{arch, println, sched, stop, trap};
 
 pub(crate) mod backtraces;
 mod counted;
+mod same;
 mod tracing;
 
 /// Runs the scenario of that name; `None` if there is none.
@@ -30,6 +31,7 @@ pub(crate) fn run(name: &str, options: &Options) -> Option<bool> {
         "breakpoint" => breakpoint,
         "backtraces" => backtraces::equal,
         "step" => backtraces::step,
+        "same" => same::run,
         "everything" => tracing::everything,
         "filters" => tracing::filters,
         "churn" => tracing::churn,

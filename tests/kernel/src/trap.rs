@@ -40,6 +40,7 @@ pub(crate) fn step(frame: &TrapFrame) {
 }
 
 /// `arch::probe` read where nothing is mapped. It goes on and says so.
+#[inline(never)]
 pub(crate) fn probe_fault(frame: &TrapFrame) {
     PROBED.fetch_add(1, Ordering::Relaxed);
     backtrace::PROBED.capture(frame);
