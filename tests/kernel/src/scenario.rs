@@ -13,6 +13,7 @@ use crate::{arch, println, sched, stop, trap};
 
 pub(crate) mod backtraces;
 mod counted;
+pub(crate) mod restore;
 mod same;
 mod tracing;
 
@@ -32,6 +33,8 @@ pub(crate) fn run(name: &str, options: &Options) -> Option<bool> {
         "backtraces" => backtraces::equal,
         "step" => backtraces::step,
         "same" => same::run,
+        "restore" => restore::often,
+        "interrupt-panic" => restore::panic,
         "everything" => tracing::everything,
         "filters" => tracing::filters,
         "churn" => tracing::churn,
@@ -191,8 +194,9 @@ fn reused(place: usize) -> bool {
     task.place() == place && cause == Cause::Finished
 }
 
-/// Sends NMIs to all CPUs while they work.
-fn nmi(options: &Options) -> bool {
+/// Runs `f` while a task sends NMIs to all CPUs; false if that task did not end
+/// as it should.
+fn beside_nmis(f: impl FnOnce() -> bool) -> bool {
     static DONE: AtomicBool = AtomicBool::new(false);
     static SENDER: Program = Program {
         name: "nmi-sender",
@@ -224,15 +228,18 @@ fn nmi(options: &Options) -> bool {
         },
     };
     let task = sched::spawn(&SENDER, 0).expect("a place");
-    let fine = crate::work::run(options);
+    let fine = f();
     DONE.store(true, Ordering::Relaxed);
-    fine & (sched::join(task) == Cause::Finished) && {
-        println!("latest NMI\n{}", backtrace::NMI.get());
-        CPUS.iter()
-            .map(|cpu| cpu.nmis.load(Ordering::Relaxed))
-            .sum::<usize>()
-            > 0
-    } & walks_were_whole()
+    let finished = sched::join(task) == Cause::Finished;
+    let nmis = CPUS.iter().map(|cpu| cpu.nmis.load(Ordering::Relaxed));
+    fine && finished && nmis.sum::<usize>() > 0
+}
+
+/// Walks from NMIs to all CPUs while they work.
+fn nmi(options: &Options) -> bool {
+    let fine = beside_nmis(|| crate::work::run(options));
+    println!("latest NMI\n{}", backtrace::NMI.get());
+    fine & walks_were_whole()
 }
 
 /// Every walk from an NMI got through to where its task began.

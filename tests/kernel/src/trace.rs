@@ -183,11 +183,13 @@ pub(crate) fn interrupted(frame: &TrapFrame) -> Option<usize> {
 pub(crate) fn nmi(frame: &TrapFrame) {
     walks::check(frame);
     crate::scenario::backtraces::nmi(frame);
+    crate::scenario::restore::interrupted();
 }
 
 /// A timer interrupt.
 pub(crate) fn tick(frame: &TrapFrame) {
     crate::scenario::backtraces::tick(frame);
+    crate::scenario::restore::interrupted();
 }
 
 /// The running context. Any context.
