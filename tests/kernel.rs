@@ -52,6 +52,8 @@ on_each_machine! {
     backtraces_are_the_same_traced_and_untraced
     backtraces_are_right_at_each_instruction_of_the_tracer
     a_panic_walks_over_restored_slots
+    a_panic_in_an_interrupt_walks_to_the_interrupted_calls
+    calls_go_on_that_interrupts_have_restored
     tracing_goes_on_and_off_under_calls_in_flight
     the_graph_comes_over_serial
     the_graph_shows_switches
@@ -232,6 +234,34 @@ fn a_panic_walks_over_restored_slots(machine: &Machine) {
     let untraced = untraced.backtrace("panicked at");
     assert_eq!(untraced, traced.backtrace("panicked at"));
     assert!(untraced.len() > 12, "{untraced:?}");
+}
+
+fn a_panic_in_an_interrupt_walks_to_the_interrupted_calls(machine: &Machine) {
+    let Some(untraced) = machine.boot("test=interrupt-panic", PANICKED) else {
+        return;
+    };
+    let traced = machine
+        .boot("test=interrupt-panic trace=*", PANICKED)
+        .expect("QEMU");
+    // Where the interrupt came may differ.
+    let elsewhere = |line: &&str| !line.contains("wait_for_interrupt+");
+    let lines = |run| -> Vec<String> {
+        let lines = Run::backtrace(run, "panicked at").into_iter();
+        lines.filter(elsewhere).map(str::to_owned).collect()
+    };
+    assert_eq!(lines(&untraced), lines(&traced));
+    assert!(lines(&untraced).len() > 16, "{untraced:?}");
+}
+
+fn calls_go_on_that_interrupts_have_restored(machine: &Machine) {
+    let Some(untraced) = machine.untraced() else {
+        return;
+    };
+    let run = machine.boot("test=restore trace=*", FINE).expect("QEMU");
+    assert_eq!(run.checksums(), untraced);
+    run.balanced();
+    let unwound = Run::field(run.stacks(), "unwound");
+    assert!(unwound > 50, "{unwound}");
 }
 
 fn tracing_goes_on_and_off_under_calls_in_flight(machine: &Machine) {

@@ -11,7 +11,7 @@
 //! | `this_cpu`, `cpu_number`, `current`, `begin_current` | per-CPU data; `current` is right even if the caller is moved to another CPU meanwhile |
 //! | `prepare_stack`, `switch` | a task's first stack, and the change from one to another |
 //! | `raise_nmi`, `serialise` | an interrupt to another CPU that is not masked where others are, for [`crate::stop`]; forgetting instructions that were fetched |
-//! | `frame_pointer`, `handler_stack`, `TrapFrame`, `ROOTS` | where an unwinder starts, what it may read, and where it may end |
+//! | `frame_pointer`, `handler_stack`, `interrupt_stack`, `TrapFrame`, `ROOTS` | where an unwinder starts, what it may read, and where it may end |
 //! | `probe`, `breakpoint`, `step_through` | reading an address that may not be mapped; the debugger's traps |
 //!
 //! It calls back [`crate::trap`], when something interrupts.

@@ -183,13 +183,13 @@ pub(crate) fn interrupted(frame: &TrapFrame) -> Option<usize> {
 pub(crate) fn nmi(frame: &TrapFrame) {
     walks::check(frame);
     crate::scenario::backtraces::nmi(frame);
-    crate::scenario::restore::interrupted();
+    crate::scenario::restore::interrupted(frame);
 }
 
 /// A timer interrupt.
 pub(crate) fn tick(frame: &TrapFrame) {
     crate::scenario::backtraces::tick(frame);
-    crate::scenario::restore::interrupted();
+    crate::scenario::restore::interrupted(frame);
 }
 
 /// The running context. Any context.

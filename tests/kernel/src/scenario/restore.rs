@@ -4,22 +4,29 @@
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::nest;
+use crate::arch::{TrapFrame, current};
 use crate::options::Options;
-use crate::{println, sched, trace};
+use crate::{println, sched, symbols, trace};
 
 /// Each interrupt restores what it interrupted.
 static RESTORES: AtomicBool = AtomicBool::new(false);
-/// The next interrupt panics.
+/// The next interrupt of what waits for it panics.
 static PANICS: AtomicBool = AtomicBool::new(false);
 static RESTORED: AtomicUsize = AtomicUsize::new(0);
 
 /// Each timer interrupt and each NMI comes by here.
-pub(crate) fn interrupted() {
-    if RESTORES.load(Ordering::Relaxed) {
+pub(crate) fn interrupted(frame: &TrapFrame) {
+    // Where the tracer itself was interrupted, calls of this handler, which
+    // return without it, might be forgotten.
+    let inside = current().is_none_or(|task| task.ret_stack.is_inside());
+    if RESTORES.load(Ordering::Relaxed) && !inside {
         trace::restore();
         RESTORED.fetch_add(1, Ordering::Relaxed);
     }
-    assert!(!PANICS.swap(false, Ordering::Relaxed), "as asked for");
+    let panics = PANICS.load(Ordering::Relaxed)
+        && symbols::find(frame.pc())
+            .is_some_and(|symbol| symbol.start == wait_for_interrupt as *const () as usize);
+    assert!(!panics, "as asked for");
 }
 
 /// The workload, whose calls get their addresses back at odd moments, from

@@ -4,6 +4,7 @@
 //! short, without a lock, without a branch into a function that only some
 //! callers reach.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use fgraph::hook::Global;
@@ -29,6 +30,7 @@ pub(crate) static PATCH: Patch<Kernel> = Patch::new();
 // - A handler counts itself on the task before its first Rust function. One of
 //   a kind interrupts another of its kind only by a fault in a handler, and the
 //   tracer does not fault.
+// - A handler's stack is its own, and empty when the handler is done.
 // - `sched::grace_period` keeps the promise of `synchronize`, see there.
 unsafe impl Platform for Kernel {
     #[inline(always)]
@@ -73,6 +75,10 @@ unsafe impl Platform for Kernel {
         }
         sched::grace_period();
         true
+    }
+
+    fn interrupt_stack(slot: usize) -> Option<Range<usize>> {
+        arch::interrupt_stack(slot).map(|(low, high)| low..high)
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use clock::{ticks, ticks_to_ns};
 pub(crate) use gic::raise_nmi;
 pub(crate) use host::{exit, put_byte};
 pub(crate) use switch::{prepare_stack, switch};
-pub(crate) use trap::{TrapFrame, breakpoint, handler_stack, probe, step_through};
+pub(crate) use trap::{TrapFrame, breakpoint, handler_stack, interrupt_stack, probe, step_through};
 
 use crate::cpu::Cpu;
 use crate::task::Task;
@@ -80,7 +80,15 @@ pub(crate) fn interrupts_restore(on: bool) {
 /// be masked, so none is missed.
 pub(crate) fn wait_for_interrupt() {
     // SAFETY: as `interrupts_on`.
-    unsafe { asm!("msr daifset, #2", "dsb sy", "wfi", "msr daifclr, #2", options(nostack)) };
+    unsafe {
+        asm!(
+            "msr daifset, #2",
+            "dsb sy",
+            "wfi",
+            "msr daifclr, #2",
+            options(nostack)
+        )
+    };
 }
 
 /// Forgets what was fetched before.
@@ -104,7 +112,9 @@ pub(crate) fn this_cpu() -> &'static Cpu {
 /// The running CPU's number: right when the register was read.
 #[inline(always)]
 pub(crate) fn cpu_number() -> usize {
-    this_cpu().number.load(core::sync::atomic::Ordering::Relaxed) as usize
+    this_cpu()
+        .number
+        .load(core::sync::atomic::Ordering::Relaxed) as usize
 }
 
 /// The running task; `None` before there is one. One instruction: a task that

@@ -124,16 +124,19 @@ impl TrapFrame {
     }
 }
 
-/// The bounds of the stack around `address`, if it is one that a CPU boots on
-/// or that an NMI's handler runs on.
-pub(crate) fn handler_stack(address: usize) -> Option<(usize, usize)> {
+/// The bounds of the stack around `address`, if it is one that an NMI's handler
+/// runs on.
+pub(crate) fn interrupt_stack(address: usize) -> Option<(usize, usize)> {
     let low = NMI_STACKS.0.get() as usize;
-    (0..MAX_CPUS)
-        .flat_map(|cpu| {
-            let low = low + cpu * NMI_STACK;
-            [(low, low + NMI_STACK), boot::stack(cpu)]
-        })
-        .find(|&(low, high)| (low..high).contains(&address))
+    let cpu = address.checked_sub(low)? / NMI_STACK;
+    let low = low + cpu * NMI_STACK;
+    (cpu < MAX_CPUS).then_some((low, low + NMI_STACK))
+}
+
+/// The bounds of the stack around `address`, if it is one of those, or one that
+/// a CPU boots on.
+pub(crate) fn handler_stack(address: usize) -> Option<(usize, usize)> {
+    interrupt_stack(address).or_else(|| boot::stack_around(address))
 }
 
 /// Handles it; says whether it was the timer, so that the stub calls
@@ -223,7 +226,13 @@ const SINGLE_STEP: u64 = 1 << 21;
 /// Lets this CPU take the debugger's exceptions.
 pub(super) fn init_cpu() {
     // SAFETY: nothing asks for one yet.
-    unsafe { asm!("msr oslar_el1, xzr", "isb", options(nomem, nostack, preserves_flags)) };
+    unsafe {
+        asm!(
+            "msr oslar_el1, xzr",
+            "isb",
+            options(nomem, nostack, preserves_flags)
+        )
+    };
 }
 
 /// Calls `f`; after each instruction the debugger's other trap calls

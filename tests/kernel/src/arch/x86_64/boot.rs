@@ -32,12 +32,19 @@ extern "C" fn start(cpu: u32, info: *const StartInfo) -> ! {
 }
 
 /// The stack that CPU `cpu` booted on.
-pub(super) fn stack(cpu: usize) -> (usize, usize) {
+fn stack(cpu: usize) -> (usize, usize) {
     unsafe extern "C" {
         static boot_stacks: [u8; BOOT_STACK * MAX_CPUS];
     }
     let low = (&raw const boot_stacks) as usize + cpu * BOOT_STACK;
     (low, low + BOOT_STACK)
+}
+
+/// The bounds of the stack around `address`, if a CPU booted on it.
+pub(super) fn stack_around(address: usize) -> Option<(usize, usize)> {
+    (0..MAX_CPUS)
+        .map(stack)
+        .find(|&(low, high)| (low..high).contains(&address))
 }
 
 /// PVH's `hvm_start_info`, as far as it is used.

@@ -131,20 +131,20 @@ pub(super) fn load(cpu: usize) {
     }
 }
 
-/// The bounds of the stack around `address`, if it is one that a CPU boots on
-/// or that an interrupt's handler starts on.
-pub(crate) fn handler_stack(address: usize) -> Option<(usize, usize)> {
-    for cpu in 0..MAX_CPUS {
+/// The bounds of the stack around `address`, if it is one that an interrupt's
+/// handler starts on.
+pub(crate) fn interrupt_stack(address: usize) -> Option<(usize, usize)> {
+    (0..MAX_CPUS).find_map(|cpu| {
         // SAFETY: computes an address.
         let low = unsafe { &raw const (*TABLES.0[cpu].get()).stacks } as usize;
-        if let Some(offset) = address.checked_sub(low).filter(|&o| o < STACKS * STACK) {
-            let low = low + offset / STACK * STACK;
-            return Some((low, low + STACK));
-        }
-        let (low, high) = boot::stack(cpu);
-        if (low..high).contains(&address) {
-            return Some((low, high));
-        }
-    }
-    None
+        let number = address.checked_sub(low)? / STACK;
+        let low = low + number * STACK;
+        (number < STACKS).then_some((low, low + STACK))
+    })
+}
+
+/// The bounds of the stack around `address`, if it is one of those, or one that
+/// a CPU boots on.
+pub(crate) fn handler_stack(address: usize) -> Option<(usize, usize)> {
+    interrupt_stack(address).or_else(|| boot::stack_around(address))
 }
