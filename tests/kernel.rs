@@ -257,7 +257,13 @@ fn calls_go_on_that_interrupts_have_restored(machine: &Machine) {
     let Some(untraced) = machine.untraced() else {
         return;
     };
-    let run = machine.boot("test=restore trace=*", FINE).expect("QEMU");
+    let run = machine
+        .boot(
+            "test=restore trace=kernel::fs::*,*FileSystem*,*Pipe*,*Mutex*,kernel::work::*,\
+             kernel::sched::*",
+            FINE,
+        )
+        .expect("QEMU");
     assert_eq!(run.checksums(), untraced);
     run.balanced();
     let unwound = Run::field(run.stacks(), "unwound");

@@ -1,12 +1,14 @@
 //! A small kernel, made to trace itself: two CPUs, preemptive tasks with their
-//! own stacks, a serial port. No heap, no user mode, no disk.
+//! own stacks, a serial port. No heap, no user mode, no disk. On x86-64 and on
+//! AArch64.
 //!
 //! Read it in this order: `main` here, [`task`] and [`sched`], [`sync`] and
 //! [`pipe`], [`trap`], [`trace`]; then a processor's part in [`arch`]. What it
 //! computes is [`work`], and what tests have it do, [`scenario`].
 //!
 //! `cargo run --release -- trace='*' depth=4` boots it in QEMU and ends with the
-//! graph of its calls. The words are its [command line](options); where the
+//! graph of its calls; for AArch64, `run` boots what
+//! `--target aarch64-unknown-linux-gnu` has built. The words are its [command line](options); where the
 //! tracer meets the kernel is [`trace`] alone.
 
 #![no_std]

@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::nest;
-use crate::arch::{TrapFrame, current};
+use crate::arch::TrapFrame;
 use crate::options::Options;
 use crate::{println, sched, symbols, trace};
 
@@ -16,10 +16,7 @@ static RESTORED: AtomicUsize = AtomicUsize::new(0);
 
 /// Each timer interrupt and each NMI comes by here.
 pub(crate) fn interrupted(frame: &TrapFrame) {
-    // Where the tracer itself was interrupted, calls of this handler, which
-    // return without it, might be forgotten.
-    let inside = current().is_none_or(|task| task.ret_stack.is_inside());
-    if RESTORES.load(Ordering::Relaxed) && !inside {
+    if RESTORES.load(Ordering::Relaxed) {
         trace::restore();
         RESTORED.fetch_add(1, Ordering::Relaxed);
     }
@@ -31,6 +28,10 @@ pub(crate) fn interrupted(frame: &TrapFrame) {
 
 /// The workload, whose calls get their addresses back at odd moments, from
 /// timer interrupts and NMIs. They go on, and end as unwound.
+///
+/// For calls of the workload, not of handlers. One of a handler's that is
+/// restored returns without the tracer; where the handler had interrupted the
+/// tracer, nothing tells of it.
 pub(super) fn often(options: &Options) -> bool {
     RESTORES.store(true, Ordering::Relaxed);
     let fine = super::beside_nmis(|| crate::work::run(options));

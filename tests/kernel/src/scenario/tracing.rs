@@ -77,7 +77,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// For functions, which are aligned to 16 bytes, in 1 MiB.
+    /// For functions, of which two are 16 bytes apart at least, in 1 MiB.
     const WORDS: usize = (1 << 20) / 16 / 64;
 
     const fn new() -> Self {
