@@ -101,7 +101,7 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
     /// let mut text = String::new();
     /// let print = Print::new(&Names).shown(Shown::TASK | Shown::DURATION | Shown::TAIL);
     /// print.trace(&mut text, &mut trace)?;
-    /// let last = " task-7            |   3.000 us    |  } /* read */";
+    /// let last = " task-7                |   3.000 us    |  } /* read */";
     /// assert_eq!(text.lines().last(), Some(last));
     /// # Ok::<(), core::fmt::Error>(())
     /// ```

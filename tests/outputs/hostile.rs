@@ -67,6 +67,12 @@ fn attach() {
     NOW.store(1_000_000_000, SeqCst);
 }
 
+/// The first CPU runs the task number 1.
+fn run_task_1() {
+    TASK.store(1, SeqCst);
+    CPU.store(0, SeqCst);
+}
+
 /// Records what `calls` does on so many CPUs.
 fn record(cpus: usize, records: usize, calls: impl FnOnce()) -> &'static Graph<Odd> {
     attach();
@@ -173,8 +179,7 @@ impl Symbols for Numbered {
 #[test]
 fn clocks_that_go_back_or_end_leave_outputs_well_formed() {
     let _alone = ALONE.lock();
-    TASK.store(1, SeqCst);
-    CPU.store(0, SeqCst);
+    run_task_1();
     let far = u64::MAX - 5;
     // At the outer begin, the inner one, its end, and the outer end.
     for times in [
@@ -227,8 +232,7 @@ fn clocks_that_go_back_or_end_leave_outputs_well_formed() {
 #[test]
 fn deep_calls_nest_in_every_output() {
     let _alone = ALONE.lock();
-    TASK.store(1, SeqCst);
-    CPU.store(0, SeqCst);
+    run_task_1();
     const DEPTH: usize = 700;
     let graph = record(1, 2048, || {
         let mut scopes = Vec::new();
@@ -248,8 +252,7 @@ fn deep_calls_nest_in_every_output() {
 #[test]
 fn buffers_that_are_just_full_lose_what_comes_next() {
     let _alone = ALONE.lock();
-    TASK.store(1, SeqCst);
-    CPU.store(0, SeqCst);
+    run_task_1();
     // A leaf call takes one record.
     for (calls, lost) in [(15, 0), (16, 0), (17, 1), (33, 17), (16 * 33, 16 * 32)] {
         let graph = record(1, 16, || {
@@ -267,8 +270,7 @@ fn buffers_that_are_just_full_lose_what_comes_next() {
 #[test]
 fn a_function_at_no_address_is_not_one_without_a_name() {
     let _alone = ALONE.lock();
-    TASK.store(1, SeqCst);
-    CPU.store(0, SeqCst);
+    run_task_1();
     // The begin of a long call is lost, and with it its function.
     let graph = record(1, 4, || {
         let long = TRACER.scope(address(1), 0);
