@@ -18,7 +18,7 @@ use fgraph::tracer::profile::{Order, Row, Summary};
 use fgraph::tracer::trigger::{Counts, Deepest, MaxLatency, Measure, StackWatch, Tally, Tree};
 use fgraph::tracer::{
     Buffer, ByteSink, Cursor, Full, Graph, Open, Print, Profile, Record, Recorded, Scale, Symbols,
-    TooLittleMemory, Trace, folded, fxt, json,
+    Trace, folded, fxt, json,
 };
 use fgraph::{CallbackId, Context, Fgraph, Platform, RetStack};
 
@@ -152,7 +152,7 @@ pub fn print(out: &mut Console, symbols: &dyn Symbols, format: u8) -> fmt::Resul
     let mut cursors = [const { Cursor::new() }; 1];
     let mut open = [const { Open::new() }; 64];
     let trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open);
-    let mut trace = trace.map_err(|TooLittleMemory| fmt::Error)?;
+    let mut trace = trace.map_err(|_| fmt::Error)?;
     match format {
         0 => Print::new(symbols).trace(out, &mut trace),
         1 => json(out, &mut trace, symbols),
