@@ -1,6 +1,6 @@
-//! What a kernel uses of the crate on an architecture that has no hook: shadow
-//! stacks, dispatch, scope guards, tracers, and `Fgraph::enter` and
-//! `Fgraph::leave` behind an entry hook of its own. Built for other targets,
+//! What a kernel uses of the crate: shadow stacks, dispatch, scope guards,
+//! tracers, the hooks where the target has them, and elsewhere `Fgraph::enter`
+//! and `Fgraph::leave` behind an entry hook of its own. Built for other targets,
 //! where it is compiled and not run.
 //!
 //! Functions here are not generic, so that all which is generic in the crate
@@ -189,6 +189,55 @@ pub fn backtrace(out: &mut Console) -> fmt::Result {
     // SAFETY: the task runs on the one stack that it has.
     let ended = unsafe { FGRAPH.restore() };
     writeln!(out, "{ended} {:?}", stack.counters())
+}
+
+/// The hooks, where the target has them: their stubs are assembled for it.
+#[cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_pointer_width = "64"
+))]
+pub mod hooked {
+    use fgraph::hook::Global;
+    use fgraph::hook::patch::{Functions, Patch, PatchError, PatchText};
+
+    use super::{CallbackId, FGRAPH, Fgraph, Kernel};
+
+    pub static PATCH: Patch<Kernel> = Patch::new();
+
+    impl Global for Kernel {
+        fn fgraph() -> &'static Fgraph<Self> {
+            &FGRAPH
+        }
+    }
+
+    // SAFETY: the one CPU runs this, and text is writable.
+    unsafe impl PatchText for Kernel {
+        fn patch_text<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+    }
+
+    /// Once, before anything is followed.
+    pub fn init() -> Result<Functions, PatchError> {
+        // SAFETY: this image's own table.
+        unsafe { PATCH.init(fgraph::patchable_functions!()) }
+    }
+
+    /// Follows every function, or no longer does.
+    pub fn follow(callback: CallbackId, on: bool) -> Result<usize, PatchError> {
+        if on {
+            PATCH.enable(callback, |_| true)
+        } else {
+            PATCH.disable(callback, |_| true)
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fgraph::bind_fentry!(Kernel);
+    #[cfg(target_arch = "x86_64")]
+    fgraph::bind_mcount!(Kernel);
+    #[cfg(target_arch = "x86_64")]
+    fgraph::bind_sancov!(Kernel);
 }
 
 #[cfg(feature = "patchable_functions")]
