@@ -201,6 +201,31 @@ fn restored_calls_return_on_their_own() {
     }
 }
 
+/// A last call may be a jump, from a function whose record is then overwritten.
+#[test]
+fn a_restore_that_is_a_last_call_finds_all() {
+    #[inline(never)]
+    extern "C" fn last() -> usize {
+        // SAFETY: the chain is whole.
+        unsafe { FGRAPH.restore() }
+    }
+    #[inline(never)]
+    fn calling(depth: usize) -> usize {
+        let below = if depth == 0 {
+            last()
+        } else {
+            calling(depth - 1)
+        };
+        black_box(below)
+    }
+    let task = Task::new();
+    let watch = Watch::count();
+    let traced = [calling as fn(_) -> _ as usize];
+    let ended = task.traced(watch, &traced, || calling(5));
+    assert_eq!(ended, 6);
+    assert_eq!(watch.seen(), (6, 0, 6));
+}
+
 /// Its return address can not be found: then every frame stays, and it still
 /// returns through the hook.
 #[test]

@@ -33,7 +33,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// [`restore_from`](Self::restore_from).
     pub unsafe fn restore(&self) -> usize {
         // SAFETY: the caller's.
-        unsafe { self.restore_from(chain::frame_pointer()) }
+        unsafe { self.restore_following(None) }
     }
 
     /// As [`restore`](Self::restore), for a handler whose own frame records do
@@ -58,10 +58,28 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// record that it leads to is readable and may be written, up to that of
     /// the oldest traced call, or one that leads to 0.
     pub unsafe fn restore_from(&self, fp: usize) -> usize {
+        // SAFETY: the caller's.
+        unsafe { self.restore_following(Some(fp)) }
+    }
+
+    /// Without a frame pointer, the chain begins here.
+    ///
+    /// # Safety
+    ///
+    /// As for [`restore_from`](Self::restore_from), or without a frame pointer
+    /// as for [`restore`](Self::restore).
+    unsafe fn restore_following(&self, fp: Option<usize>) -> usize {
         let _inside = crate::arch::inside_if!(self.is_classic());
         P::current(|stack| {
             let Some(view) = stack.view() else {
                 return 0;
+            };
+            // Read where the chain is followed, and not by a caller, which may
+            // be gone: a call that is its last is a jump, and its frame record
+            // is overwritten.
+            let fp = match fp {
+                Some(fp) => fp,
+                None => chain::frame_pointer(),
             };
             // SAFETY: the caller's.
             let all = unsafe { self.put_all_back(stack, view, fp) };
