@@ -94,3 +94,72 @@ macro_rules! example_watch {
         )
     };
 }
+
+/// That kernel, and what a callback for it needs: a `Mine` that the example
+/// makes one of, and `see`, which keeps what `seen` then tells.
+macro_rules! example_callback {
+    () => {
+        concat!(
+            example_kernel!(),
+            r"
+# use fgraph::{Callback, Entry, Exit};
+# static SEEN: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
+# fn see(value: usize) { SEEN.lock().unwrap().push(value) }
+# fn seen() -> Vec<usize> { core::mem::take(&mut SEEN.lock().unwrap()) }
+# struct Mine;
+# static MINE: Mine = Mine;"
+        )
+    };
+}
+
+/// That kernel with two functions, `read` and `check`, as the compiler makes
+/// patchable ones: they return 1 and 2, and `run` calls them. `listed` has the
+/// addresses that their section would list. `COUNTS` counts their calls.
+macro_rules! example_patch {
+    () => {
+        concat!(
+            example_kernel!(),
+            r#"
+# use fgraph::hook::{Global, patch::{Functions, Patch, PatchError, PatchText}};
+# impl Global for Kernel { fn fgraph() -> &'static fgraph::Fgraph<Self> { &FGRAPH } }
+# // SAFETY: the functions' page is writable, and nothing runs beside it.
+# unsafe impl PatchText for Kernel { fn patch_text<R>(f: impl FnOnce() -> R) -> R { f() } }
+# static PATCH: Patch<Kernel> = Patch::new();
+# static COUNTS: fgraph::tracer::trigger::Counts = fgraph::tracer::trigger::Counts::new(&[]);
+# #[cfg(target_arch = "x86_64")]
+# const PADDING: [u32; 4] = [0x9090_9090; 4];
+# #[cfg(target_arch = "x86_64")]
+# const CODE: [u32; 4] = [0x0084_1f0f, 0x0000_0200, 0x0000_00b8, 0xcccc_c300];
+# #[cfg(target_arch = "x86_64")]
+# const RESULT: u32 = 8;
+# #[cfg(target_arch = "aarch64")]
+# const PADDING: [u32; 8] = [0xd503_201f; 8];
+# #[cfg(target_arch = "aarch64")]
+# const CODE: [u32; 4] = [0xd503_201f, 0xd503_201f, 0x5280_0000, 0xd65f_03c0];
+# #[cfg(target_arch = "aarch64")]
+# const RESULT: u32 = 5;
+# #[repr(C, align(4096))]
+# struct Text([core::sync::atomic::AtomicU32; 1024]);
+# static TEXT: Text = Text([const { core::sync::atomic::AtomicU32::new(0) }; 1024]);
+# let page = (&raw const TEXT).cast_mut().cast();
+# let how = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+# // SAFETY: the page is the example's own.
+# assert_eq!(unsafe { libc::mprotect(page, 4096, how) }, 0);
+# let [read, check] = [1, 2].map(|number: u32| {
+#     let at = number as usize * 32;
+#     let mut code = CODE;
+#     code[2] |= number << RESULT;
+#     for (i, word) in PADDING.into_iter().chain(code).enumerate() {
+#         TEXT.0[at + i].store(word, core::sync::atomic::Ordering::Relaxed);
+#     }
+#     &raw const TEXT.0[at + PADDING.len()] as usize
+# });
+# let listed: &'static [usize] =
+#     Box::leak(Box::new([read, check].map(|func| func - size_of_val(&PADDING))));
+# // SAFETY: a function without arguments, of the code above.
+# let run = |func: usize| unsafe {
+#     core::mem::transmute::<usize, extern "C" fn() -> u32>(func)()
+# };"#
+        )
+    };
+}

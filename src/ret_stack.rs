@@ -2,7 +2,8 @@
 //! task and its interrupts, read by anybody.
 //!
 //! This module knows no callback, no architecture and no platform. What the
-//! bits of a word mean is `word`'s; reading without owning is `walk`'s.
+//! bits of a word mean is `word`'s; words are given and taken back in `attach`,
+//! written in `view`, and read by others in `walk`.
 //!
 //! # Interruptible anywhere
 //!
@@ -23,19 +24,23 @@
 //! half-written word as the newest of a frame.
 
 use core::ops::Range;
-use core::ptr::{self, NonNull};
+use core::ptr;
 
 use static_assertions::const_assert;
 
-use crate::sync::{self, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, count};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, count};
 
 mod aside;
+mod attach;
 mod inline;
+mod slept;
 mod view;
 pub(crate) mod walk;
 pub(crate) mod word;
 
+pub use attach::{AttachError, DetachError};
 pub use inline::InlineStack;
+use slept::Ticks;
 pub(crate) use view::{Claim, Found, NotNear, View, put_data};
 pub use walk::{Frame, Frames};
 pub use word::{MAX_DATA_WORDS, MAX_WORDS, NEAR_WORDS, WIDE_WORDS};
@@ -83,78 +88,29 @@ pub struct RetStack {
 
 const_assert!(cfg!(loom) || size_of::<RetStack>() == 64);
 
-/// A tick count that only the CPU which switches the task touches.
-struct Ticks([AtomicUsize; (u64::BITS / usize::BITS) as usize]);
-
-impl Ticks {
-    const fn new() -> Self {
-        Self([const { AtomicUsize::new(0) }; (u64::BITS / usize::BITS) as usize])
-    }
-
-    // Relaxed: the scheduler's own hand-over orders one CPU's accesses with
-    // the next one's.
-    fn get(&self) -> u64 {
-        let mut value = 0;
-        for part in self.0.iter().rev() {
-            value = value << (usize::BITS - 1) << 1 | part.load(Ordering::Relaxed) as u64;
-        }
-        value
-    }
-
-    fn set(&self, mut value: u64) {
-        for part in &self.0 {
-            part.store(value as usize, Ordering::Relaxed);
-            value = value >> (usize::BITS - 1) >> 1;
-        }
-    }
-}
-
-/// Why words were not attached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AttachError {
-    /// The shadow stack has words already: detach them first.
-    Attached,
-    /// More than [`MAX_WORDS`] words: attach fewer.
-    TooLong,
-    /// The real stack's range is reversed or spans 4 GiB or more: give the
-    /// task's own stack, or an empty range at an address in it.
-    StackRange,
-}
-
-/// Why words were not detached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DetachError {
-    /// There are none.
-    Detached,
-    /// Traced calls are in flight: let them return, or end them with
-    /// [`Fgraph::exit_task`](crate::Fgraph::exit_task).
-    InUse,
-}
-
-impl core::fmt::Display for AttachError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Attached => "the shadow stack has words already; detach them first",
-            Self::TooLong => "more words than a shadow stack can use; attach fewer",
-            Self::StackRange => "the real stack's range is reversed or spans 4 GiB or more",
-        })
-    }
-}
-
-impl core::fmt::Display for DetachError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::Detached => "the shadow stack has no words",
-            Self::InUse => "traced calls are in flight; let them return or end the task's frames",
-        })
-    }
-}
-
-impl core::error::Error for AttachError {}
-impl core::error::Error for DetachError {}
-
 /// What one task's shadow stack could not do, since it was attached. Each
-/// saturates nowhere and wraps at 2³².
+/// wraps at 2³².
+///
+/// # Example
+///
+/// ```
+#[doc = example_callback!()]
+/// # impl Callback for Mine {
+/// #     type Frame = ();
+/// #     fn entry(&self, _: Entry<'_, ()>) -> Option<()> { Some(()) }
+/// #     fn exit(&self, _: Exit<'_, ()>, (): ()) {}
+/// # }
+/// # FGRAPH.register(&MINE)?;
+/// let mut calls = Vec::new();
+/// while STACK.counters().overruns == 0 {
+///     calls.push(FGRAPH.scope(0x1000, 0));
+/// }
+/// // The call that found no room went untraced, and is counted.
+/// assert_eq!(STACK.counters().overruns, 1);
+/// assert_eq!(STACK.depth(), calls.len() - 1);
+/// # while calls.pop().is_some() {}
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
     /// Calls that went untraced because the stack was full.
@@ -207,6 +163,16 @@ impl Default for RetStack {
 
 impl RetStack {
     /// A shadow stack without words: its task is not traced.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::RetStack;
+    ///
+    /// let stack = RetStack::new();
+    /// assert_eq!(stack.capacity(), 0);
+    /// assert_eq!(stack.frames().count(), 0);
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -224,175 +190,33 @@ impl RetStack {
         }
     }
 
-    /// Gives the task its words; from then on its calls are traced. Any CPU,
-    /// any context, also while the task runs: it sees the stack empty and
-    /// whole, or not at all.
-    ///
-    /// `stack` is the range of the task's real stack. Within it, order proves
-    /// which frames a jump left behind; an empty range at an address in the
-    /// stack is right where the bounds are not known. Where the range has no
-    /// sense for the kernel, near frames are those within 2 GiB of its start.
-    ///
-    /// # Errors
-    ///
-    /// [`AttachError`]; nothing is changed, and the words are lost to the
-    /// caller only in the sense of the borrow: a failed attach zeroes nothing.
+    /// Whether the task has words, and so is traced. Any context, any CPU.
     ///
     /// # Example
     ///
     /// ```
-    /// use fgraph::RetStack;
-    ///
-    /// let stack = RetStack::new();
-    /// let words = Box::leak(vec![0; 128].into_boxed_slice());
-    /// stack.attach(words, 0x7000_0000..0x7001_0000)?;
+    /// # let stack = fgraph::RetStack::new();
+    /// if !stack.is_attached() {
+    ///     stack.attach(Box::leak(Box::new([0; 128])), 0x7000_0000..0x7001_0000)?;
+    /// }
     /// assert!(stack.is_attached());
     /// # Ok::<(), fgraph::ret_stack::AttachError>(())
     /// ```
-    pub fn attach(
-        &self,
-        words: &'static mut [usize],
-        stack: Range<usize>,
-    ) -> Result<(), AttachError> {
-        // SAFETY: the words are borrowed for ever and uniquely.
-        unsafe { self.attach_local(words, stack) }
-    }
-
-    /// # Safety
-    ///
-    /// `words` are `len` initialised words that stay valid until they are
-    /// detached or this stack is dropped, and nobody else uses them meanwhile.
-    unsafe fn attach_raw(
-        &self,
-        words: *mut AtomicUsize,
-        len: usize,
-        stack: Range<usize>,
-    ) -> Result<(), AttachError> {
-        if len > MAX_WORDS {
-            return Err(AttachError::TooLong);
-        }
-        let span = stack.end.checked_sub(stack.start);
-        let span = span.and_then(|span| u32::try_from(span).ok());
-        let span = span.ok_or(AttachError::StackRange)?;
-        // Slots are told in units of eight bytes from the window's base.
-        let low = stack.start.wrapping_add(7) & !7;
-        let span = span.saturating_sub(low.wrapping_sub(stack.start) as u32);
-        // The claim: of two that attach at once, one gets it. Acquire pairs
-        // with the release of a `detach` on another CPU.
-        if self
-            .words
-            .compare_exchange(
-                ptr::null_mut(),
-                Self::claimed(),
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            )
-            .is_err()
-        {
-            return Err(AttachError::Attached);
-        }
-        for i in 0..len {
-            // SAFETY: `i < len`. Zeroed words carry no frame of a former task.
-            unsafe { &*words.add(i) }.store(0, Ordering::Relaxed);
-        }
-        self.state.store(State::EMPTY.word(), Ordering::Relaxed);
-        self.len.store(len as u32, Ordering::Relaxed);
-        self.span.store(span, Ordering::Relaxed);
-        let window = Window::around(low).base();
-        self.window.store(window, Ordering::Relaxed);
-        self.slept.set(0);
-        for counter in [
-            &self.overruns,
-            &self.recursions,
-            &self.unwound,
-            &self.strays,
-        ] {
-            counter.store(0, Ordering::Relaxed);
-        }
-        // Publishes all of the above to `view` on any CPU.
-        self.words.store(words, Ordering::Release);
-        Ok(())
-    }
-
-    /// Attaches words that need not live for ever.
-    ///
-    /// # Safety
-    ///
-    /// The stack is not used after the words' end, unless what it had before is
-    /// [put back](Self::put_back) by then, and they are not used beside it.
-    pub(crate) unsafe fn attach_local(
-        &self,
-        words: &mut [usize],
-        stack: Range<usize>,
-    ) -> Result<(), AttachError> {
-        let len = words.len();
-        // SAFETY: the caller's.
-        unsafe { self.attach_raw(sync::words(words), len, stack) }
-    }
-
-    /// What `words` holds while somebody attaches: not null, and not the
-    /// address of any words.
-    #[inline(always)]
-    fn claimed() -> *mut AtomicUsize {
-        ptr::without_provenance_mut(1)
-    }
-
-    /// Takes the words back; the task is no longer traced.
-    ///
-    /// # Errors
-    ///
-    /// [`DetachError`], and nothing is changed.
-    ///
-    /// # Safety
-    ///
-    /// The task of this stack does not run on another CPU meanwhile: either
-    /// the caller is the task, or the task is held (not running, not yet or no
-    /// longer scheduled). Nobody walks the stack, or the words stay valid
-    /// memory until no walk is under way. Words that were attached [inline](InlineStack) are
-    /// not given out as `'static`: use that type's own `detach`.
-    pub unsafe fn detach(&self) -> Result<&'static mut [usize], DetachError> {
-        let (words, len) = self.detach_raw()?;
-        // SAFETY: `attach` got them as `&'static mut`, and they are
-        // unreachable from here on: `words` is null, and the caller promises
-        // that nobody runs who had read it before.
-        Ok(unsafe { core::slice::from_raw_parts_mut(words.cast(), len) })
-    }
-
-    fn detach_raw(&self) -> Result<(*mut AtomicUsize, usize), DetachError> {
-        let View { words, .. } = self.view().ok_or(DetachError::Detached)?;
-        if self.state() != State::EMPTY {
-            return Err(DetachError::InUse);
-        }
-        // The stack becomes unreachable before the words are given back: an
-        // interrupt from here on is not traced. Of two that detach at once, one
-        // gets them. Release pairs with the acquire in `attach_raw`.
-        self.words
-            .compare_exchange(words, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed)
-            .map_err(|_| DetachError::Detached)?;
-        Ok((words, self.len.load(Ordering::Relaxed) as usize))
-    }
-
-    /// Takes the words away from a stack that its owner has emptied, whatever
-    /// its guards are.
-    pub(crate) fn give_back(&self) -> Result<NonNull<[usize]>, DetachError> {
-        // As in `detach_raw`.
-        let words = self.words.swap(ptr::null_mut(), Ordering::AcqRel);
-        // Nobody waits for a task that has ended. Not before the swap: an
-        // interrupt must not find words and nobody inside.
-        self.set_state(State::EMPTY);
-        let len = self.len.load(Ordering::Relaxed) as usize;
-        NonNull::new(words.cast::<usize>())
-            .map(|words| NonNull::slice_from_raw_parts(words, len))
-            .ok_or(DetachError::Detached)
-    }
-
-    /// Whether the task has words, and so is traced.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.view().is_some()
     }
 
-    /// How many words are attached.
+    /// How many words are attached; 0 if none are. Any context, any CPU.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # let stack = fgraph::RetStack::new();
+    /// stack.attach(Box::leak(Box::new([0; 128])), 0x7000_0000..0x7001_0000)?;
+    /// assert_eq!(stack.capacity(), 128);
+    /// # Ok::<(), fgraph::ret_stack::AttachError>(())
+    /// ```
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.view().map_or(0, |view| view.len())
@@ -400,7 +224,25 @@ impl RetStack {
 
     /// The largest number of words that were in use since the words were
     /// attached. Found by looking for the highest word that was ever written,
-    /// so it costs the hot path nothing and this call a scan from the end.
+    /// so it costs the hot path nothing and this call a scan from the end. Any
+    /// context, any CPU; for choosing [how many words](words_for) a task gets.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::ret_stack::words_for;
+    ///
+    #[doc = example_kernel!()]
+    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+    /// # FGRAPH.register(&PROFILE)?;
+    /// let outer = FGRAPH.scope(0x1000, 0);
+    /// drop(FGRAPH.scope(0x2000, 0));
+    /// let deepest = STACK.high_water();
+    /// drop(outer);
+    /// assert!(deepest >= words_for(2, &[]));
+    /// assert_eq!(STACK.high_water(), deepest, "no less when the calls are gone");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn high_water(&self) -> usize {
         self.view().map_or(0, |view| {
@@ -409,7 +251,17 @@ impl RetStack {
         })
     }
 
-    /// What could not be done, see [`Counters`]. Any CPU.
+    /// What could not be done since the words were attached. Any context, any
+    /// CPU; another CPU's look may be stale.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::{RetStack, ret_stack::Counters};
+    ///
+    /// let stack = RetStack::new();
+    /// assert_eq!(stack.counters(), Counters::default());
+    /// ```
     #[must_use]
     pub fn counters(&self) -> Counters {
         Counters {
@@ -421,33 +273,34 @@ impl RetStack {
     }
 
     /// Whether a context of the task is inside the tracer at this moment: in a
-    /// callback, or about to call one. Any CPU; for
+    /// callback, or about to call one. Any context, any CPU; for
     /// [`Platform::synchronize`](crate::Platform::synchronize) and for
     /// schedulers that do not preempt there.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::{Callback, Entry, Exit};
+    #[doc = example_kernel!()]
+    /// # struct Look;
+    /// # impl Callback for Look {
+    /// # type Frame = ();
+    /// fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
+    ///     assert!(call.stack().is_inside());
+    ///     Some(())
+    /// }
+    /// # fn exit(&self, call: Exit<'_, ()>, (): ()) { assert!(call.stack().is_inside()); }
+    /// # }
+    /// # static LOOK: Look = Look;
+    /// # FGRAPH.register(&LOOK)?;
+    /// let scope = FGRAPH.scope(0x1000, 0);
+    /// assert!(!STACK.is_inside());
+    /// # drop(scope);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn is_inside(&self) -> bool {
         self.state().is_any_guarded()
-    }
-
-    /// Ticks that the task has spent switched out since it was attached, as
-    /// told by [`Fgraph::switch`](crate::Fgraph::switch).
-    #[must_use]
-    pub fn slept(&self) -> u64 {
-        self.slept.get()
-    }
-
-    pub(crate) fn switched_out(&self, now: u64) {
-        self.left.set(now);
-    }
-
-    pub(crate) fn switched_in(&self, now: u64) {
-        let left = self.left.get();
-        if left != 0 {
-            // A clock that went backwards adds nothing.
-            let slept = now.saturating_sub(left);
-            self.slept.set(self.slept.get().saturating_add(slept));
-            self.left.set(0);
-        }
     }
 
     /// Relaxed: the owner reads what it or an interrupt on its own CPU wrote.

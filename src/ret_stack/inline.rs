@@ -30,7 +30,17 @@ pub struct InlineStack<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> InlineStack<WORDS> {
-    /// Not attached.
+    /// A shadow stack that is not attached to its words yet: its task is not
+    /// traced.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::ret_stack::InlineStack;
+    ///
+    /// static STACK: InlineStack<256> = InlineStack::new();
+    /// assert!(!STACK.control().is_attached());
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -40,17 +50,44 @@ impl<const WORDS: usize> InlineStack<WORDS> {
         }
     }
 
-    /// The control block, for [`Platform::current`](crate::Platform::current).
+    /// The control block, for [`Platform::current`](crate::Platform::current)
+    /// and all else that takes a [`RetStack`].
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::{RetStack, ret_stack::InlineStack};
+    ///
+    /// struct Task { shadow: InlineStack<256> }
+    /// static TASK: Task = Task { shadow: InlineStack::new() };
+    ///
+    /// fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> {
+    ///     Some(f(TASK.shadow.control()))
+    /// }
+    /// assert_eq!(current(RetStack::depth), Some(0));
+    /// ```
     #[must_use]
     pub const fn control(&self) -> &RetStack {
         &self.control
     }
 
-    /// Attaches the inline words; see [`RetStack::attach`].
+    /// Attaches the inline words; see [`RetStack::attach`]. Any CPU, any
+    /// context. Pinned, because the control block points at them from then on.
     ///
     /// # Errors
     ///
-    /// [`AttachError`].
+    /// [`AttachError`]; nothing has changed.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::ret_stack::InlineStack;
+    ///
+    /// let stack = Box::pin(InlineStack::<256>::new());
+    /// stack.as_ref().attach(0x7000_0000..0x7001_0000)?;
+    /// assert_eq!(stack.control().capacity(), 256);
+    /// # Ok::<(), fgraph::ret_stack::AttachError>(())
+    /// ```
     pub fn attach(self: Pin<&Self>, stack: Range<usize>) -> Result<(), AttachError> {
         let words = self.words.as_ptr().cast_mut();
         // SAFETY: pinned, so the words stay where they are until the drop of
@@ -59,11 +96,23 @@ impl<const WORDS: usize> InlineStack<WORDS> {
         unsafe { self.control.attach_raw(words, WORDS, stack) }
     }
 
-    /// Detaches the inline words; see [`RetStack::detach`].
+    /// Detaches the inline words; see [`RetStack::detach`]. Any context.
     ///
     /// # Errors
     ///
-    /// [`DetachError`].
+    /// [`DetachError`]; nothing has changed.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use fgraph::ret_stack::InlineStack;
+    /// # let stack = Box::pin(InlineStack::<256>::new());
+    /// # stack.as_ref().attach(0x7000_0000..0x7001_0000)?;
+    /// // SAFETY: no task runs on this stack, and nobody walks it.
+    /// unsafe { stack.detach()? };
+    /// assert!(!stack.control().is_attached());
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     ///
     /// # Safety
     ///

@@ -10,6 +10,24 @@ use core::ops::Range;
 use super::{Found, RetStack, State, View};
 
 /// One traced call in flight.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::ret_stack::Frame;
+///
+#[doc = example_kernel!()]
+/// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+/// let id = FGRAPH.register(&PROFILE)?;
+/// let scope = FGRAPH.scope(0x1000, 0x2000);
+/// let callbacks = 1 << id.slot();
+/// assert_eq!(
+///     STACK.frames().next(),
+///     Some(Frame { func: 0x1000, ret: 0x2000, slot: 0, callbacks }),
+/// );
+/// # drop(scope);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame {
     /// The function that was entered.
@@ -19,11 +37,28 @@ pub struct Frame {
     pub ret: usize,
     /// The address of the return slot on the real stack; 0 for a scope.
     pub slot: usize,
-    /// The callbacks that want the return, one bit each.
+    /// The callbacks that want the return: for each the bit of its
+    /// [slot](crate::CallbackId::slot).
     pub callbacks: u16,
 }
 
-/// The frames of a shadow stack, newest first.
+/// The frames of a shadow stack, newest first: [`RetStack::frames`] makes it.
+/// It ends by itself, whatever the words hold.
+///
+/// # Example
+///
+/// ```
+#[doc = example_kernel!()]
+/// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+/// # FGRAPH.register(&PROFILE)?;
+/// let outer = FGRAPH.scope(0x1000, 0);
+/// let inner = FGRAPH.scope(0x2000, 0);
+/// let funcs: Vec<usize> = STACK.frames().map(|frame| frame.func).collect();
+/// assert_eq!(funcs, [0x2000, 0x1000]);
+/// # drop(inner);
+/// # drop(outer);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[derive(Clone)]
 pub struct Frames<'a> {
     stack: &'a RetStack,
@@ -40,7 +75,22 @@ impl core::fmt::Debug for Frames<'_> {
 
 impl Frames<'_> {
     /// Whether the stack has changed since the walk began, so that what the
-    /// walk saw may be stale. Always false for a walk of one's own stack.
+    /// walk saw may be stale. For a walk of another CPU's task; false for a walk
+    /// of one's own stack, unless calls were made or ended during it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_kernel!()]
+    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+    /// # FGRAPH.register(&PROFILE)?;
+    /// let scope = FGRAPH.scope(0x1000, 0);
+    /// let mut frames = STACK.frames();
+    /// assert!(frames.next().is_some() && !frames.is_stale());
+    /// drop(scope);
+    /// assert!(frames.is_stale(), "the call that it saw has returned");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn is_stale(&self) -> bool {
         let now = self.stack.state();
@@ -72,15 +122,24 @@ impl Iterator for Frames<'_> {
 }
 
 impl RetStack {
-    /// The traced calls in flight, newest first.
+    /// The traced calls in flight, newest first. Any context, any CPU, without
+    /// a lock; the words must stay attached during the walk, or stay valid
+    /// memory, as [`detach`](Self::detach) demands.
     ///
     /// # Example
     ///
     /// ```
-    /// # let stack = fgraph::RetStack::new();
-    /// for frame in stack.frames() {
-    ///     println!("{:#x} called from {:#x}", frame.func, frame.ret);
+    #[doc = example_kernel!()]
+    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+    /// # FGRAPH.register(&PROFILE)?;
+    /// let scope = FGRAPH.scope(0x1000, 0x2000);
+    /// let mut text = String::new();
+    /// for frame in STACK.frames() {
+    ///     text += &format!("{:#x} called from {:#x}", frame.func, frame.ret);
     /// }
+    /// assert_eq!(text, "0x1000 called from 0x2000");
+    /// # drop(scope);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn frames(&self) -> Frames<'_> {
@@ -93,7 +152,19 @@ impl RetStack {
         }
     }
 
-    /// How many traced calls are in flight: a walk.
+    /// How many traced calls are in flight: a walk. Any context, any CPU.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_kernel!()]
+    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+    /// # FGRAPH.register(&PROFILE)?;
+    /// let scope = FGRAPH.scope(0x1000, 0);
+    /// assert_eq!(STACK.depth(), 1);
+    /// # drop(scope);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn depth(&self) -> usize {
         self.frames().count()

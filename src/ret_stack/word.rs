@@ -2,6 +2,7 @@
 //!
 //! This file owns shifts and masks. It knows no array, no callback and no
 //! platform; the rest of the crate hands it values and gets words back.
+//! It is long because no other file shifts or masks, on either word size.
 //!
 //! A frame on a 64-bit target, oldest word first:
 //!
@@ -107,22 +108,68 @@ const_assert!(EPOCH.width == 14);
 const_assert!(GUARDS.end() == usize::BITS);
 const_assert!(MAX_DATA_WORDS == 15 && MAX_WORDS <= DISTANCE.max());
 
-/// The largest number of data words that one callback keeps in one frame.
+/// The largest number of data words that one callback keeps in one frame. More
+/// do not compile: see [`FrameData`](crate::FrameData).
+///
+/// # Example
+///
+/// ```
+/// assert_eq!(fgraph::ret_stack::MAX_DATA_WORDS, 15);
+/// ```
 pub const MAX_DATA_WORDS: usize = WORDS.max();
 
 /// The largest number of words that one shadow stack can use.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::ret_stack::{MAX_WORDS, words_for};
+///
+/// // Room for 3,000 calls, on any target.
+/// assert!(words_for(3000, &[]) <= MAX_WORDS);
+/// ```
 pub const MAX_WORDS: usize = TOP.max();
 
-/// Words of a near frame before its data.
+/// Words of a near frame before its data: 16 bytes on any target.
+///
+/// # Example
+///
+/// ```
+/// assert_eq!(fgraph::ret_stack::NEAR_WORDS * size_of::<usize>(), 16);
+/// ```
 #[cfg(target_pointer_width = "64")]
 pub const NEAR_WORDS: usize = 2;
-/// Words of a wide frame before its data.
+/// Words of a wide frame before its data: the frame of a call whose function,
+/// return address or return slot lies too far off for a near one.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::ret_stack::{NEAR_WORDS, WIDE_WORDS};
+///
+/// assert!(WIDE_WORDS > NEAR_WORDS);
+/// ```
 #[cfg(target_pointer_width = "64")]
 pub const WIDE_WORDS: usize = 4;
-/// Words of a near frame before its data.
+/// Words of a near frame before its data: 16 bytes on any target.
+///
+/// # Example
+///
+/// ```
+/// assert_eq!(fgraph::ret_stack::NEAR_WORDS * size_of::<usize>(), 16);
+/// ```
 #[cfg(target_pointer_width = "32")]
 pub const NEAR_WORDS: usize = 4;
-/// Words of a wide frame before its data.
+/// Words of a wide frame before its data: the frame of a call whose function,
+/// return address or return slot lies too far off for a near one.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::ret_stack::{NEAR_WORDS, WIDE_WORDS};
+///
+/// assert!(WIDE_WORDS > NEAR_WORDS);
+/// ```
 #[cfg(target_pointer_width = "32")]
 pub const WIDE_WORDS: usize = 5;
 
