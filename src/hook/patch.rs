@@ -15,8 +15,8 @@
 //! Every function carries its own set of callbacks in the padding before it,
 //! so what one callback follows is no business of another's, and a function
 //! that nobody follows costs its NOP alone. How an entry looks is
-//! `arch`'s; this file decides which are written, and keeps
-//! those out that must never be hooked.
+//! `arch`'s; this file owns the table of entries, and hands calls on. Who
+//! follows which is `follow`'s, which must never be hooked `learn`'s.
 //!
 //! # What is never hooked
 //!
@@ -35,18 +35,47 @@ use core::marker::PhantomData;
 use core::ptr;
 
 use super::Global;
+use crate::Platform;
 use crate::arch::{self, Registers, entry};
-use crate::fgraph::{Call, CallbackId};
+use crate::fgraph::Call;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
-use crate::{Platform, RetStack};
 
 mod error;
+mod follow;
+mod interrupted;
 mod learn;
 
 pub use error::PatchError;
 use learn::{find, learn};
 
 /// How a kernel lets its text be written.
+///
+/// # Example
+///
+/// A kernel with one CPU, which turns interrupts off and write protection too:
+///
+/// ```
+/// use fgraph::hook::patch::PatchText;
+///
+#[doc = example_kernel!()]
+/// # static DEPTH: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
+/// # use core::sync::atomic::Ordering::Relaxed;
+/// # fn without_interrupts<R>(f: impl FnOnce() -> R) -> R { f() }
+/// # fn make_text_writable() { DEPTH.fetch_add(1, Relaxed); }
+/// # fn make_text_read_only() { DEPTH.fetch_sub(1, Relaxed); }
+/// // SAFETY: no other CPU, and no interrupt, runs code meanwhile.
+/// unsafe impl PatchText for Kernel {
+///     fn patch_text<R>(f: impl FnOnce() -> R) -> R {
+///         without_interrupts(|| {
+///             make_text_writable();
+///             let result = f();
+///             make_text_read_only();
+///             result
+///         })
+///     }
+/// }
+/// assert_eq!(Kernel::patch_text(|| DEPTH.load(Relaxed)), 1);
+/// ```
 ///
 /// # Safety
 ///
@@ -55,12 +84,24 @@ use learn::{find, learn};
 /// interrupt on this CPU does. When it returns, all CPUs execute what was
 /// written.
 pub unsafe trait PatchText: Platform {
-    /// Runs `f` with text writable and everybody else kept out of it. Task
-    /// context. The tracer is quiet on this CPU meanwhile.
+    /// Runs `f` with text writable and everybody else kept out of it, once. Task
+    /// context. The tracer is quiet on this CPU meanwhile: what this calls is
+    /// not traced. [`PatchText`] has an example.
     fn patch_text<R>(f: impl FnOnce() -> R) -> R;
 }
 
-/// What [`Patch::init`] found.
+/// What [`Patch::init`] found: numbers of functions, which add up to that of
+/// the listed ones.
+///
+/// # Example
+///
+/// ```
+#[doc = example_patch!()]
+/// // SAFETY: two patchable functions, which nobody else patches.
+/// let found = unsafe { PATCH.init(listed)? };
+/// assert_eq!(found, Functions { patchable: 2, own: 0, interrupt: 0, foreign: 0 });
+/// # Ok::<(), PatchError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Functions {
     /// Functions that can be hooked.
@@ -74,7 +115,8 @@ pub struct Functions {
 }
 
 /// The table of patchable functions of the running image, and who follows
-/// which. A `static`, beside the [`Fgraph`](crate::Fgraph).
+/// which. A `static`, beside the [`Fgraph`](crate::Fgraph) that the platform
+/// `B` names as its [`Global`], which has as many slots, `N`.
 ///
 /// # Example
 ///
@@ -114,6 +156,7 @@ pub struct Patch<B, const N: usize = 16> {
     /// The listed addresses. Null before `init`; release and acquire carry
     /// what `init` wrote into the paddings.
     listed: AtomicPtr<usize>,
+    /// How many. Relaxed: published by `listed`.
     len: AtomicUsize,
     binding: PhantomData<fn() -> B>,
 }
@@ -122,6 +165,17 @@ pub struct Patch<B, const N: usize = 16> {
 /// [`Patch::init`]. Expands to the linker's symbols, so it belongs into the
 /// crate that is linked; an image without one patchable function does not
 /// have them and fails to link.
+///
+/// # Example
+///
+/// ```standalone_crate
+/// # #[used]
+/// # #[unsafe(link_section = "__patchable_function_entries")]
+/// # static ENTRY: [usize; 1] = [0x40_1000];
+/// // One of this image's patchable functions is at 0x401000.
+/// let listed: &'static [usize] = fgraph::patchable_functions!();
+/// assert!(listed.contains(&0x40_1000));
+/// ```
 #[macro_export]
 macro_rules! patchable_functions {
     () => {{
@@ -139,7 +193,18 @@ macro_rules! patchable_functions {
 }
 
 impl<B: Global<N> + PatchText, const N: usize> Patch<B, N> {
-    /// An empty table.
+    /// An empty table, for a `static`: [`init`](Self::init) fills it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_patch!()]
+    /// # let id = FGRAPH.register(&COUNTS)?;
+    /// static TABLE: Patch<Kernel> = Patch::new();
+    /// assert_eq!(TABLE.functions().count(), 0);
+    /// assert_eq!(TABLE.enable(id, |_| true), Err(PatchError::NotInitialised));
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -150,7 +215,21 @@ impl<B: Global<N> + PatchText, const N: usize> Patch<B, N> {
     }
 
     /// Takes the table of patchable functions, and finds out which of them
-    /// must never be hooked. Once, in a task, before anything is enabled.
+    /// must never be hooked. Once, in a task with a shadow stack, before
+    /// anything is enabled. It runs the platform's functions, and needs a free
+    /// callback slot meanwhile.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_patch!()]
+    /// # // SAFETY: two patchable functions, which nobody else patches.
+    /// let found = unsafe { PATCH.init(listed)? };
+    /// assert_eq!(found.patchable, 2);
+    /// # // SAFETY: refused.
+    /// assert_eq!(unsafe { PATCH.init(listed) }, Err(PatchError::Initialised));
+    /// # Ok::<(), PatchError>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -190,259 +269,7 @@ impl<B: Global<N> + PatchText, const N: usize> Patch<B, N> {
             .unwrap_or(Err(PatchError::InCallback))
     }
 
-    /// Excludes functions for good: they are turned off and never hooked.
-    /// Returns how many.
-    ///
-    /// # Errors
-    ///
-    /// [`PatchError::NotInitialised`], [`PatchError::InCallback`].
-    pub fn exclude(&self, mut which: impl FnMut(usize) -> bool) -> Result<usize, PatchError> {
-        self.patch(|func| {
-            // SAFETY: `patch` calls this for functions of the table with text
-            // writable.
-            unsafe {
-                if entry::padding(func) == entry::Padding::Excluded || !which(func) {
-                    return false;
-                }
-                if entry::padding(func) == entry::Padding::Ready {
-                    entry::turn_off(func);
-                    entry::store_set(func, 0);
-                }
-                entry::exclude(func);
-            }
-            true
-        })
-    }
-
-    /// Lets a callback follow the functions whose address `which` accepts.
-    /// Returns how many it now follows in addition; 0, and traces none, if
-    /// `which` accepts none. Task context.
-    ///
-    /// `which` is asked once for each function that can be hooked, in the
-    /// table's order, while other CPUs are held out: it should be quick.
-    ///
-    /// # Errors
-    ///
-    /// [`PatchError`].
-    pub fn enable(
-        &self,
-        id: CallbackId,
-        mut which: impl FnMut(usize) -> bool,
-    ) -> Result<usize, PatchError> {
-        let bit = 1 << id.slot();
-        let stub = arch::stub::<B, N>();
-        let tracer = B::fgraph();
-        // The slot stays this callback's while functions name it.
-        tracer.hook(id)?;
-        let mut follows = false;
-        let on = self.patch(|func| {
-            // SAFETY: as in `exclude`; the padding is made ready before a set
-            // is stored or the entry turned on.
-            unsafe {
-                let set = match entry::padding(func) {
-                    entry::Padding::Ready => entry::set(func),
-                    entry::Padding::Fresh => 0,
-                    _ => return false,
-                };
-                if set & bit != 0 {
-                    follows = true;
-                    return false;
-                }
-                if !which(func) {
-                    return false;
-                }
-                if entry::padding(func) == entry::Padding::Fresh && !entry::make_ready(func, stub) {
-                    return false;
-                }
-                entry::store_set(func, set | bit);
-                entry::turn_on(func);
-            }
-            follows = true;
-            true
-        });
-        if !follows {
-            tracer.unhook(id);
-        }
-        on
-    }
-
-    /// Lets a callback no longer follow the functions whose address `which`
-    /// accepts. Returns how many it followed. Calls in flight still return to
-    /// it. Task context.
-    ///
-    /// A callback that was unregistered while it followed functions keeps its
-    /// slot from being given out until it is disabled for all of them.
-    ///
-    /// # Errors
-    ///
-    /// [`PatchError::NotInitialised`], [`PatchError::InCallback`].
-    pub fn disable(
-        &self,
-        id: CallbackId,
-        mut which: impl FnMut(usize) -> bool,
-    ) -> Result<usize, PatchError> {
-        let bit = 1 << id.slot();
-        let mut left = 0;
-        if !B::fgraph().is_hooked(id) {
-            return Ok(0);
-        }
-        let off = self.patch(|func| {
-            // SAFETY: as in `exclude`; sets are read of ready paddings only.
-            unsafe {
-                if entry::padding(func) != entry::Padding::Ready {
-                    return false;
-                }
-                let set = entry::set(func);
-                if set & bit == 0 {
-                    return false;
-                }
-                if !which(func) {
-                    left += 1;
-                    return false;
-                }
-                entry::store_set(func, set & !bit);
-                if set == bit {
-                    entry::turn_off(func);
-                }
-            }
-            true
-        })?;
-        if left == 0 {
-            B::fgraph().unhook(id);
-        }
-        Ok(off)
-    }
-
-    /// The functions that can be hooked, by address.
-    pub fn functions(&self) -> impl Iterator<Item = usize> + '_ {
-        self.table()
-            .iter()
-            .map(|&listed| entry::func(listed))
-            // SAFETY: the table is this image's.
-            .filter(|&func| unsafe {
-                matches!(
-                    entry::padding(func),
-                    entry::Padding::Fresh | entry::Padding::Ready
-                )
-            })
-    }
-
-    /// The functions that a callback follows, by address.
-    pub fn enabled(&self, id: CallbackId) -> impl Iterator<Item = usize> + '_ {
-        let bit = 1 << id.slot();
-        self.table()
-            .iter()
-            .map(|&listed| entry::func(listed))
-            // SAFETY: the table is this image's.
-            .filter(move |&func| unsafe {
-                entry::padding(func) == entry::Padding::Ready && entry::set(func) & bit != 0
-            })
-    }
-
-    /// The true return address of a call that was interrupted in this hook's
-    /// own code, for unwinders that start at an interrupted instruction: from
-    /// the patched entry to the first instruction of the body, and from the
-    /// body's return to the return to the caller.
-    ///
-    /// `None` where a frame pointer tells: there, and in code that is not this
-    /// hook's, unwind as usual, and [`real_return`](crate::Fgraph::real_return)
-    /// tells the true addresses. After `Some`, go on with the interrupted frame
-    /// pointer: it is the caller's.
-    ///
-    /// `stack` is the shadow stack of the task that was interrupted, `pc` the
-    /// interrupted instruction, and `sp` the stack pointer. Any context.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # use fgraph::{Fgraph, Platform, RetStack};
-    /// # use fgraph::hook::{Global, patch::{Patch, PatchText}};
-    /// # static STACK: RetStack = RetStack::new();
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// #     fn clock() -> u64 { 0 }
-    /// # }
-    /// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
-    /// # impl Global for Kernel { fn fgraph() -> &'static Fgraph<Self> { &FGRAPH } }
-    /// # // SAFETY: nothing runs beside it.
-    /// # unsafe impl PatchText for Kernel { fn patch_text<R>(f: impl FnOnce() -> R) -> R { f() } }
-    /// # static PATCH: Patch<Kernel> = Patch::new();
-    /// # struct TrapFrame { rip: usize, rsp: usize, rbp: usize }
-    /// fn backtrace(frame: &TrapFrame) {
-    ///     // SAFETY: the frame is that of an interrupt of this task.
-    ///     let caller = unsafe { PATCH.interrupted(&STACK, frame.rip, frame.rsp) };
-    ///     // … print `caller`, then follow the chain from `frame.rbp`.
-    /// }
-    /// ```
-    ///
-    /// # Safety
-    ///
-    /// `pc` and `sp` are those of code that was interrupted and has not gone
-    /// on. Its stack is readable, and so are the 32 bytes around `pc`.
-    #[cfg(target_arch = "x86_64")]
-    #[must_use]
-    pub unsafe fn interrupted(&self, stack: &RetStack, pc: usize, sp: usize) -> Option<usize> {
-        // SAFETY: the caller's.
-        let place = unsafe { arch::interrupted(pc, arch::stub::<B, N>()) }?;
-        let (slot, seen) = match place {
-            arch::Place::Slot(offset) => {
-                let slot = sp.wrapping_add(offset);
-                // SAFETY: the caller's: the slot is on the interrupted stack.
-                (slot, unsafe { (slot as *const usize).read_volatile() })
-            }
-            // What lies below the stack pointer may be gone.
-            arch::Place::Below => {
-                let slot = sp.wrapping_sub(size_of::<usize>());
-                (slot, arch::stub_return::<B, N>())
-            }
-        };
-        Some(B::fgraph().real_return(stack, slot, seen))
-    }
-
-    /// The true return address of a call that was interrupted in this hook's
-    /// own code, for unwinders that start at an interrupted instruction: from
-    /// the patched entry to the first instruction of the body, and from the
-    /// body's return to the return to the caller.
-    ///
-    /// `None` where the frame pointer tells: there, and in code that is not
-    /// this hook's, unwind as usual, and
-    /// [`real_return`](crate::Fgraph::real_return) tells the true addresses.
-    /// After `Some`, go on with the interrupted frame pointer: it is the
-    /// caller's.
-    ///
-    /// `stack` is the shadow stack of the task that was interrupted, `pc` the
-    /// interrupted instruction, `sp` the stack pointer, and `link` the link
-    /// register, `x30`. Any context.
-    ///
-    /// # Safety
-    ///
-    /// `pc`, `sp` and `link` are those of code that was interrupted and has not
-    /// gone on. Its stack is readable, and so are the 32 bytes around `pc`.
-    #[cfg(target_arch = "aarch64")]
-    #[must_use]
-    pub unsafe fn interrupted(
-        &self,
-        stack: &RetStack,
-        pc: usize,
-        sp: usize,
-        link: usize,
-    ) -> Option<usize> {
-        let word = size_of::<usize>();
-        // SAFETY: the caller's.
-        let (slot, seen) = match unsafe { arch::interrupted(pc, arch::stub::<B, N>()) }? {
-            arch::Place::Link => (sp.wrapping_sub(word), link),
-            arch::Place::Pushed => {
-                let slot = sp.wrapping_add(word);
-                // SAFETY: the caller's: in a record on the interrupted stack.
-                (slot, unsafe { (slot as *const usize).read_volatile() })
-            }
-            arch::Place::Shadow => (sp.wrapping_sub(word), arch::stub_return::<B, N>()),
-        };
-        Some(B::fgraph().real_return(stack, slot, seen))
-    }
-
+    /// The listed addresses; none before `init`.
     fn table(&self) -> &'static [usize] {
         let listed = self.listed.load(Ordering::Acquire);
         if listed.is_null() {

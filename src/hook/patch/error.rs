@@ -2,7 +2,20 @@
 
 use crate::fgraph::{NotRegistered, RehearseError};
 
-/// Why functions were not enabled or disabled. Nothing has changed.
+/// Why functions were not enabled or disabled. Nothing has changed, but for an
+/// [`init`](super::Patch::init) that failed late, which may have excluded some.
+///
+/// # Example
+///
+/// ```
+#[doc = example_patch!()]
+/// # let id = FGRAPH.register(&COUNTS)?;
+/// # // SAFETY: two patchable functions, which nobody else patches.
+/// # unsafe { PATCH.init(listed)? };
+/// FGRAPH.unregister(id)?;
+/// assert_eq!(PATCH.enable(id, |_| true), Err(PatchError::NotRegistered));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PatchError {
     /// [`Patch::init`](super::Patch::init) was not called, or found no function.
