@@ -1,19 +1,19 @@
-//! The callback's side: the trait that a tracer implements, and what it sees
-//! of a call at its entry and at its return.
+//! The callback's side: the trait that a tracer implements, and what it keeps
+//! in a frame. What it sees of a call is `event`'s, and of
+//! those that enclose it `parent`'s.
 //!
 //! This file knows frames as values. It does not know slots being taken or
 //! freed, nor how a call was caught.
 
-use core::marker::PhantomData;
+use crate::ret_stack::MAX_DATA_WORDS;
 
-use super::dispatch::{Dispatch, Place};
-use crate::hook::Registers;
-use crate::platform::Context;
-use crate::ret_stack::{MAX_DATA_WORDS, RetStack};
-
+mod event;
 mod nested;
+mod parent;
 
+pub use event::{Entry, Exit};
 pub use nested::Joined;
+pub use parent::Parent;
 
 /// What a callback keeps in a frame between a call's entry and its return, as
 /// words. Zero words for `()`.
@@ -43,20 +43,58 @@ pub use nested::Joined;
 ///         Self { start, in_children }
 ///     }
 /// }
+///
+/// // What was kept comes back.
+/// let kept = Timing { start: 12, in_children: 5 }.to_words();
+/// assert_eq!(Timing::from_words(kept).in_children, 5);
 /// ```
 pub trait FrameData: Copy + 'static {
     /// An array of 0 to [`MAX_DATA_WORDS`] words.
     type Words: WordArray;
 
-    /// The words to keep.
+    /// The words to keep. Called in the tracer's hottest path, as
+    /// [`from_words`](Self::from_words) is: at each entry that returns `Some`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::FrameData;
+    ///
+    /// assert_eq!(7_u32.to_words(), [7]);
+    /// assert_eq!([2_usize, 3].to_words(), [2, 3]);
+    /// ```
     fn to_words(self) -> Self::Words;
 
-    /// The value that was kept.
+    /// The value that was kept: for words that [`to_words`](Self::to_words)
+    /// gave, the one that it gave them for.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::FrameData;
+    ///
+    /// assert_eq!(i32::from_words((-7_i32).to_words()), -7);
+    /// ```
     fn from_words(words: Self::Words) -> Self;
 }
 
-/// An array of words: `[usize; N]` with `N` up to [`MAX_DATA_WORDS`]. A longer
-/// one does not compile:
+/// An array of words: `[usize; N]` with `N` up to [`MAX_DATA_WORDS`], or what
+/// pairs of callbacks keep, as long together. No other type can be one.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::FrameData;
+///
+/// fn words<D: FrameData>(data: D) -> usize {
+///     size_of::<D::Words>() / size_of::<usize>()
+/// }
+/// assert_eq!(words(()), 0);
+/// assert_eq!(words([1_usize, 2, 3]), 3);
+/// assert_eq!(words((1_usize, [2_usize, 3])), 3);
+/// ```
+///
+/// A longer one does not compile:
 ///
 /// ```compile_fail,E0080
 /// # use fgraph::{Callback, Entry, Exit, Fgraph, Platform, RetStack};
@@ -214,6 +252,15 @@ impl FrameData for u64 {
 ///         self.returns.fetch_add(1, Relaxed);
 ///     }
 /// }
+///
+#[doc = example_kernel!()]
+/// static COUNT: Count = Count { calls: AtomicU64::new(0), returns: AtomicU64::new(0) };
+/// FGRAPH.register(&COUNT)?;
+/// let scope = FGRAPH.scope(0x1000, 0);
+/// assert_eq!((COUNT.calls.load(Relaxed), COUNT.returns.load(Relaxed)), (1, 0));
+/// drop(scope);
+/// assert_eq!((COUNT.calls.load(Relaxed), COUNT.returns.load(Relaxed)), (1, 1));
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```
 ///
 /// All CPUs call it at once, so it must be `Sync`:
@@ -235,14 +282,40 @@ pub trait Callback: Sync + 'static {
     /// What this callback keeps in a frame.
     type Frame: FrameData;
 
-    /// A traced function was entered. `Some(data)` asks for its return.
+    /// A traced function was entered. `Some(data)` asks for its return, and
+    /// keeps the data until then; `None` lets it go, and costs the frame
+    /// nothing. Any context, any CPU. [`Callback`] has an example.
     fn entry(&self, call: Entry<'_, Self::Frame>) -> Option<Self::Frame>;
 
-    /// A call ended whose entry returned `Some(data)`.
+    /// A call ended whose entry returned `Some(data)`; where that callback has
+    /// changed the data [meanwhile](Parent::set), these are the changed ones.
+    /// In the context of the call, or in that of the event which has shown that
+    /// the call is gone. [`Callback`] has an example.
     fn exit(&self, call: Exit<'_, Self::Frame>, data: Self::Frame);
 }
 
-/// How a call ended.
+/// How a call ended: what [`Exit::cause`] tells.
+///
+/// # Example
+///
+/// ```
+#[doc = example_callback!()]
+/// use fgraph::Cause;
+///
+/// # impl Callback for Mine { type Frame = ();
+/// # fn entry(&self, _: Entry<'_, ()>) -> Option<()> { Some(()) }
+/// fn exit(&self, call: Exit<'_, ()>, (): ()) {
+///     see(call.cause() as usize);
+/// }
+/// # }
+/// # FGRAPH.register(&MINE)?;
+/// drop(FGRAPH.scope(0x1000, 0));
+/// let under_way = FGRAPH.scope(0x2000, 0);
+/// // SAFETY: no call on this stack returns any more.
+/// unsafe { FGRAPH.exit_task(&STACK)? };
+/// assert_eq!(seen(), [Cause::Returned as usize, Cause::TaskExit as usize]);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// It returned.
@@ -252,198 +325,4 @@ pub enum Cause {
     Unwound,
     /// Its task ended inside it.
     TaskExit,
-}
-
-/// A call at its entry, as one callback sees it.
-pub struct Entry<'a, F> {
-    dispatch: &'a Dispatch<'a>,
-    place: Place,
-    frame: PhantomData<fn() -> F>,
-}
-
-/// A call at its end, as one callback sees it.
-pub struct Exit<'a, F> {
-    dispatch: &'a Dispatch<'a>,
-    place: Place,
-    frame: PhantomData<fn() -> F>,
-}
-
-impl<F> Clone for Entry<'_, F> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<F> Copy for Entry<'_, F> {}
-
-impl<F> Clone for Exit<'_, F> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<F> Copy for Exit<'_, F> {}
-
-macro_rules! call_accessors {
-    ($($name:ident),*) => {$(
-        impl<'a, F: FrameData> $name<'a, F> {
-            #[inline(always)]
-            pub(super) fn new(dispatch: &'a Dispatch<'a>, slot: usize) -> Self {
-                Self { dispatch, place: Place::owner(slot), frame: PhantomData }
-            }
-
-            /// The address of the function.
-            #[must_use]
-            #[inline]
-            pub fn func(&self) -> usize {
-                self.dispatch.record().func
-            }
-
-            /// The address to which the function returns: in its caller, also
-            /// where it was tail-called by other traced functions.
-            #[must_use]
-            pub fn caller(&self) -> usize {
-                self.dispatch.caller()
-            }
-
-            /// The address of the return slot on the real stack; 0 for a
-            /// scope.
-            #[must_use]
-            #[inline]
-            pub fn return_slot(&self) -> usize {
-                self.dispatch.record().slot
-            }
-
-            /// How many calls that this callback follows enclose this one;
-            /// those of other callbacks do not count. A walk: a callback that
-            /// needs it at each call had better keep it in its frame.
-            #[must_use]
-            pub fn depth(&self) -> usize {
-                self.dispatch.depth(self.place, F::Words::LEN)
-            }
-
-            /// The context in which the call runs.
-            #[must_use]
-            #[inline]
-            pub fn context(&self) -> Context {
-                self.dispatch.context
-            }
-
-            /// The saved registers, where the hook has them: arguments at
-            /// entry, return values at return.
-            #[must_use]
-            #[inline]
-            pub fn registers(&self) -> Option<&'a Registers> {
-                self.dispatch.registers
-            }
-
-            /// The shadow stack that the call is on.
-            #[must_use]
-            #[inline]
-            pub fn stack(&self) -> &'a RetStack {
-                self.dispatch.view.stack()
-            }
-
-            /// This callback's nearest enclosing frame, with its data.
-            #[must_use]
-            #[inline]
-            pub fn parent(&self) -> Option<Parent<'a, F>> {
-                let dispatch = self.dispatch;
-                dispatch
-                    .parent(self.place, F::Words::LEN)
-                    .map(|(func, data)| Parent { dispatch, func, data, frame: PhantomData })
-            }
-
-            /// This callback's enclosing frames, nearest first.
-            pub fn parents(&self) -> impl Iterator<Item = Parent<'a, F>> + use<'a, F> {
-                let dispatch = self.dispatch;
-                dispatch
-                    .parents(self.place, F::Words::LEN)
-                    .map(move |(func, data)| Parent { dispatch, func, data, frame: PhantomData })
-            }
-        }
-
-        impl<F: FrameData> core::fmt::Debug for $name<'_, F> {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                f.debug_struct(stringify!($name))
-                    .field("func", &format_args!("{:#x}", self.func()))
-                    .field("caller", &format_args!("{:#x}", self.caller()))
-                    .field("return_slot", &format_args!("{:#x}", self.return_slot()))
-                    .field("context", &self.context())
-                    .finish()
-            }
-        }
-    )*};
-}
-
-call_accessors!(Entry, Exit);
-
-impl<F> Exit<'_, F> {
-    /// How the call ended.
-    #[must_use]
-    #[inline]
-    pub fn cause(&self) -> Cause {
-        self.dispatch.cause
-    }
-
-    /// The first return register, where the hook has it and the call
-    /// [returned](Cause::Returned).
-    #[must_use]
-    #[inline]
-    pub fn return_value(&self) -> Option<usize> {
-        self.dispatch.registers.map(Registers::return_value)
-    }
-}
-
-/// A callback's frame that encloses the call: its data can be read and
-/// written, so that sums over the calls inside need no table.
-pub struct Parent<'a, F> {
-    dispatch: &'a Dispatch<'a>,
-    func: usize,
-    /// The position of the data's first word.
-    data: usize,
-    frame: PhantomData<fn() -> F>,
-}
-
-impl<F: FrameData> Parent<'_, F> {
-    /// The address of the enclosing function.
-    #[must_use]
-    pub fn func(&self) -> usize {
-        self.func
-    }
-
-    /// The data that the callback keeps there.
-    #[must_use]
-    #[inline]
-    pub fn get(&self) -> F {
-        let mut words = F::Words::ZERO;
-        for (i, word) in words.as_mut_slice().iter_mut().enumerate() {
-            *word = self.dispatch.view.get(self.data + i);
-        }
-        F::from_words(words)
-    }
-
-    /// Replaces the data.
-    #[inline]
-    pub fn set(&self, data: F) {
-        for (i, &word) in data.to_words().as_slice().iter().enumerate() {
-            self.dispatch.view.set(self.data + i, word);
-        }
-    }
-
-    /// Adds to one word of the data, wrapping, and returns what it held; `None`
-    /// if the data have no such word. One step to interrupts: of two sums that
-    /// meet in a frame, none is lost, as it might be between
-    /// [`get`](Self::get) and [`set`](Self::set).
-    #[inline]
-    pub fn add(&self, word: usize, by: usize) -> Option<usize> {
-        let at = (word < F::Words::LEN).then(|| self.data + word)?;
-        self.dispatch.view.add(at, by)
-    }
-}
-
-impl<F: FrameData> core::fmt::Debug for Parent<'_, F> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Parent")
-            .field("func", &format_args!("{:#x}", self.func))
-            .finish_non_exhaustive()
-    }
 }

@@ -8,7 +8,20 @@ use core::slice;
 use super::{Entry, Exit, FrameData, WordArray, sealed};
 use crate::ret_stack::MAX_DATA_WORDS;
 
-/// The words of two, one after the other.
+/// The words of two callbacks' data, one after the other: what pairs and
+/// options of [`FrameData`] are kept as. Its fields are nobody's business.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::FrameData;
+///
+/// let data = (1_usize, Some([2_usize, 3]));
+/// let words = data.to_words();
+/// // One, the option's own, and two.
+/// assert_eq!(size_of_val(&words) / size_of::<usize>(), 4);
+/// assert_eq!(<(usize, Option<[usize; 2]>)>::from_words(words), data);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Joined<A, B>(A, B);
@@ -81,6 +94,36 @@ macro_rules! narrowed {
         impl<'a, A: FrameData, B: FrameData> $name<'a, (A, B)> {
             /// The event as a wrapped callback sees it that keeps `B`: its
             /// enclosing frames are this callback's.
+            ///
+            /// # Example
+            ///
+            /// ```
+            #[doc = example_callback!()]
+            /// # impl Callback for Mine {
+            /// type Frame = (u32, usize);
+            ///
+            /// fn entry(&self, call: Entry<'_, (u32, usize)>) -> Option<(u32, usize)> {
+            ///     Some((7, inner_entry(call.inner())?))
+            /// }
+            /// fn exit(&self, call: Exit<'_, (u32, usize)>, (_, inner): (u32, usize)) {
+            ///     inner_exit(call.inner(), inner);
+            /// }
+            /// # }
+            /// # FGRAPH.register(&MINE)?;
+            ///
+            /// fn inner_entry(call: Entry<'_, usize>) -> Option<usize> {
+            ///     // The enclosing call's own data, without the 7 before them.
+            ///     Some(call.parent().map_or(0, |parent| parent.get()) + 1)
+            /// }
+            /// fn inner_exit(_: Exit<'_, usize>, depth: usize) {
+            ///     see(depth);
+            /// }
+            /// let outer = FGRAPH.scope(0x1000, 0);
+            /// drop(FGRAPH.scope(0x2000, 0));
+            /// drop(outer);
+            /// assert_eq!(seen(), [2, 1]);
+            /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+            /// ```
             #[must_use]
             #[inline(always)]
             pub fn inner(self) -> $name<'a, B> {
@@ -96,6 +139,40 @@ macro_rules! narrowed {
             /// The event as a wrapped callback sees it that keeps `D`: its
             /// enclosing frames are those of this callback's which keep
             /// `Some`.
+            ///
+            /// # Example
+            ///
+            /// ```
+            #[doc = example_callback!()]
+            /// # impl Callback for Mine {
+            /// type Frame = Option<usize>;
+            ///
+            /// fn entry(&self, call: Entry<'_, Option<usize>>) -> Option<Option<usize>> {
+            ///     // Odd functions are none of the wrapped one's business.
+            ///     Some(inner_entry(call.inner()).filter(|_| call.func() % 2 == 0))
+            /// }
+            /// fn exit(&self, call: Exit<'_, Option<usize>>, inner: Option<usize>) {
+            ///     if let Some(depth) = inner {
+            ///         inner_exit(call.inner(), depth);
+            ///     }
+            /// }
+            /// # }
+            /// # FGRAPH.register(&MINE)?;
+            ///
+            /// fn inner_entry(call: Entry<'_, usize>) -> Option<usize> {
+            ///     Some(call.parent().map_or(0, |parent| parent.get()) + 1)
+            /// }
+            /// fn inner_exit(_: Exit<'_, usize>, depth: usize) {
+            ///     see(depth);
+            /// }
+            /// let outer = FGRAPH.scope(0x1000, 0);
+            /// let unseen = FGRAPH.scope(0x1001, 0);
+            /// drop(FGRAPH.scope(0x2000, 0));
+            /// drop(unseen);
+            /// drop(outer);
+            /// assert_eq!(seen(), [2, 1]);
+            /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+            /// ```
             #[must_use]
             #[inline(always)]
             pub fn inner(self) -> $name<'a, D> {
