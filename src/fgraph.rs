@@ -119,7 +119,22 @@ pub struct Fgraph<P, const N: usize = SLOTS> {
     platform: PhantomData<fn() -> P>,
 }
 
-/// A registered callback: its slot, and when it got it.
+/// A registered callback: its slot, and when it got it. Of the
+/// [`Fgraph`] that gave it: what another makes of it has no meaning.
+///
+/// # Example
+///
+/// ```
+#[doc = example_kernel!()]
+/// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+/// let first = FGRAPH.register(&PROFILE)?;
+/// FGRAPH.unregister(first)?;
+/// let second = FGRAPH.register(&PROFILE)?;
+/// // The slot is the same, and yet it is another registration.
+/// assert_eq!(first.slot(), second.slot());
+/// assert_ne!(first, second);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CallbackId {
     slot: usize,
@@ -127,7 +142,22 @@ pub struct CallbackId {
 }
 
 impl CallbackId {
-    /// The slot: the number of this callback's bit in a set of callbacks.
+    /// The slot, from 0: the number of this callback's bit in a set of
+    /// callbacks. Lower ones are entered first and left last.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_kernel!()]
+    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+    /// # FGRAPH.register(&PROFILE)?;
+    /// # static COUNTS: fgraph::tracer::trigger::Counts =
+    /// #     fgraph::tracer::trigger::Counts::new(&[]);
+    /// // The second that is registered.
+    /// let id = FGRAPH.register(&COUNTS)?;
+    /// assert_eq!(id.slot(), 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub const fn slot(self) -> usize {
         self.slot
@@ -136,6 +166,18 @@ impl CallbackId {
 
 /// Why a callback was not registered. Nothing has changed; trying again may
 /// work.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::fgraph::RegisterError;
+///
+#[doc = example_kernel!()]
+/// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+/// FGRAPH.register(&PROFILE)?;
+/// assert_eq!(FGRAPH.register(&PROFILE), Err(RegisterError::AlreadyRegistered));
+/// # Ok::<(), RegisterError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegisterError {
     /// All slots are taken, or still named by functions that a departed
@@ -148,6 +190,19 @@ pub enum RegisterError {
 }
 
 /// Why a callback was not unregistered, or not to the end.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::fgraph::UnregisterError;
+///
+#[doc = example_kernel!()]
+/// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+/// let id = FGRAPH.register(&PROFILE)?;
+/// FGRAPH.unregister(id)?;
+/// assert_eq!(FGRAPH.unregister(id), Err(UnregisterError::NotRegistered));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnregisterError {
     /// It is not registered, or not any more.
@@ -184,7 +239,25 @@ impl core::fmt::Display for UnregisterError {
 impl core::error::Error for RegisterError {}
 impl core::error::Error for UnregisterError {}
 
-/// A call, as a hook caught it.
+/// A call, as a hook caught it: what a hook of one's own hands to
+/// [`Fgraph::enter`], which has an example too.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::fgraph::Call;
+///
+/// // A slot in which the return address is, as on x86-64.
+/// let slot = [0x40_2000_usize];
+/// let call = Call {
+///     func: 0x40_1000,
+///     ret: slot[0],
+///     slot: &raw const slot as usize,
+///     tail: false,
+///     registers: None,
+/// };
+/// assert_eq!(call.ret, 0x40_2000);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// The address of the function.
@@ -214,7 +287,21 @@ impl Call<'_> {
 }
 
 impl<P: Platform, const N: usize> Fgraph<P, N> {
-    /// No callbacks. `N` is checked at compile time.
+    /// No callbacks. `N` is checked at compile time: 1 to 16.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::Fgraph;
+    ///
+    #[doc = example_kernel!()]
+    /// // Four slots.
+    /// static SMALL: Fgraph<Kernel, 4> = Fgraph::new();
+    /// # static COUNTS: [fgraph::tracer::trigger::Counts; 5] =
+    /// #     [const { fgraph::tracer::trigger::Counts::new(&[]) }; 5];
+    /// let registered = COUNTS.iter().filter(|counts| SMALL.register(*counts).is_ok());
+    /// assert_eq!(registered.count(), 4);
+    /// ```
     #[must_use]
     pub const fn new() -> Self {
         const {
@@ -237,7 +324,20 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     ///
     /// # Errors
     ///
-    /// [`RegisterError`].
+    /// [`RegisterError`]; nothing has changed.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_kernel!()]
+    /// # use fgraph::tracer::trigger::Counts;
+    /// static COUNTS: Counts = Counts::new(&[]);
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// FGRAPH.register(&COUNTS)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert_eq!(COUNTS.others(), 1, "the call after it was registered");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     pub fn register<C: Callback>(&self, callback: &'static C) -> Result<CallbackId, RegisterError> {
         let take = || {
             let avoid = self.hooked.load(Ordering::Relaxed);
@@ -257,11 +357,29 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// When this returns, the platform's [grace period](Platform::synchronize)
     /// has passed: if the platform has one, the callback is not running
     /// anywhere and is not called again, except where this is called from the
-    /// callback itself. Task context, or a callback.
+    /// callback itself. Task context, or a callback; takes the registration
+    /// lock.
     ///
     /// # Errors
     ///
     /// [`UnregisterError`].
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_callback!()]
+    /// # impl Callback for Mine {
+    /// #     type Frame = ();
+    /// #     fn entry(&self, _: Entry<'_, ()>) -> Option<()> { Some(see(0)) }
+    /// #     fn exit(&self, _: Exit<'_, ()>, (): ()) { see(1) }
+    /// # }
+    /// let id = FGRAPH.register(&MINE)?;
+    /// let scope = FGRAPH.scope(0x1000, 0);
+    /// FGRAPH.unregister(id)?;
+    /// drop(scope);
+    /// assert_eq!(seen(), [0], "an entry, and no exit");
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn unregister(&self, id: CallbackId) -> Result<(), UnregisterError> {
         let vacate = || {
             let there = self.table.vacate(id.slot, id.epoch);
@@ -280,14 +398,42 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         }
     }
 
-    /// Whether the callback is registered.
+    /// Whether the callback is registered: this registration, and not a later
+    /// one of the same slot. Any context, any CPU.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_kernel!()]
+    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+    /// let first = FGRAPH.register(&PROFILE)?;
+    /// FGRAPH.unregister(first)?;
+    /// let second = FGRAPH.register(&PROFILE)?;
+    /// assert!(FGRAPH.is_registered(second) && !FGRAPH.is_registered(first));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_registered(&self, id: CallbackId) -> bool {
         id.slot < SLOTS && self.table.since(id.slot) == id.epoch
     }
 
     /// How many entries this callback missed because a shadow stack was full:
-    /// for the frame, or for its data. Kept until the slot is taken again.
+    /// for the frame, or for its data. Kept until the slot is taken again, and
+    /// wraps at 2³². Any context, any CPU.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_kernel!()]
+    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+    /// let id = FGRAPH.register(&PROFILE)?;
+    /// let words = STACK.capacity();
+    /// let mut calls: Vec<_> = (0..words).map(|_| FGRAPH.scope(0x1000, 0)).collect();
+    /// // Each call is either on the stack or counted here.
+    /// assert_eq!(STACK.depth() + FGRAPH.missed(id) as usize, words);
+    /// # while calls.pop().is_some() {}
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub fn missed(&self, id: CallbackId) -> u32 {
         self.table.missed(id.slot)
@@ -349,6 +495,33 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     ///
     /// `wanted` is the set of callbacks that follow this function, one bit a
     /// slot; those that are not registered take no part.
+    ///
+    /// # Example
+    ///
+    /// A hook that catches a call and its return:
+    ///
+    /// ```
+    /// use fgraph::fgraph::Call;
+    ///
+    #[doc = example_callback!()]
+    /// # impl Callback for Mine {
+    /// #     type Frame = ();
+    /// #     fn entry(&self, call: Entry<'_, ()>) -> Option<()> { Some(see(call.caller())) }
+    /// #     fn exit(&self, call: Exit<'_, ()>, (): ()) { see(call.func()) }
+    /// # }
+    /// # FGRAPH.register(&MINE)?;
+    /// let slot = &raw const SLOTS[40] as usize; // On the task's real stack.
+    /// let call = Call { func: 0x1000, ret: 0x2000, slot, tail: false, registers: None };
+    /// // SAFETY: the slot is this call's, and nobody tail-called.
+    /// if unsafe { FGRAPH.enter(&call, usize::MAX) } {
+    ///     // … the function runs, and:
+    ///     // SAFETY: it was entered, and has ended.
+    ///     let ret = unsafe { FGRAPH.leave(slot, None) };
+    ///     assert_eq!(ret, Some(0x2000));
+    /// }
+    /// assert_eq!(seen(), [0x2000, 0x1000]);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     ///
     /// # Safety
     ///
@@ -510,6 +683,21 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// If no frame is found, here or on the stack that the platform names as
     /// the slot's [owner](Platform::owner), the loss is counted and
     /// [`Platform::lost_return`] decides; `None` if it has no answer.
+    ///
+    /// Any context, on the CPU that runs the call's task. `registers` are the
+    /// saved ones, for [`Exit::return_value`].
+    ///
+    /// # Example
+    ///
+    /// A return that was never entered is counted, and leads nowhere:
+    ///
+    /// ```
+    #[doc = example_kernel!()]
+    /// let slot = &raw const SLOTS[40] as usize;
+    /// // SAFETY: not entered, as a broken hook would do it: nothing is written.
+    /// assert_eq!(unsafe { FGRAPH.leave(slot, None) }, None);
+    /// assert!(STACK.counters().strays > 0);
+    /// ```
     ///
     /// # Safety
     ///

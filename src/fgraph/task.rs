@@ -76,17 +76,14 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::{Fgraph, Platform, RetStack};
-    /// # static STACK: RetStack = RetStack::new();
-    /// # static OTHER: RetStack = RetStack::new();
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// #     fn clock() -> u64 { 0 }
-    /// # }
-    /// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+    #[doc = example_kernel!()]
+    /// # Kernel::clock();
+    /// static OTHER: fgraph::RetStack = fgraph::RetStack::new();
+    ///
     /// FGRAPH.switch(Some(&STACK), Some(&OTHER));
+    /// // 1,000 ticks pass between two readings of this kernel's clock.
+    /// FGRAPH.switch(Some(&OTHER), Some(&STACK));
+    /// assert_eq!(STACK.slept(), 1000);
     /// ```
     pub fn switch(&self, prev: Option<&RetStack>, next: Option<&RetStack>) {
         let now = P::clock();
@@ -104,6 +101,30 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// that will not run again. The tracer is quiet on this CPU meanwhile.
     ///
     /// The words are those that were [attached](RetStack::attach).
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_callback!()]
+    /// # impl Callback for Mine {
+    /// #     type Frame = ();
+    /// #     fn entry(&self, _: Entry<'_, ()>) -> Option<()> { Some(()) }
+    /// fn exit(&self, call: Exit<'_, ()>, (): ()) {
+    ///     assert_eq!(call.cause(), fgraph::Cause::TaskExit);
+    ///     see(call.func());
+    /// }
+    /// # }
+    /// # FGRAPH.register(&MINE)?;
+    /// # let _main =
+    /// FGRAPH.scope(0x1000, 0);
+    /// # let _inner =
+    /// FGRAPH.scope(0x2000, 0);
+    /// // SAFETY: none of the calls returns any more, and nobody walks the stack.
+    /// let words = unsafe { FGRAPH.exit_task(&STACK)? };
+    /// assert_eq!(seen(), [0x2000, 0x1000]);
+    /// assert_eq!(words.len(), 256, "to be freed, or used again");
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///

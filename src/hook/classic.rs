@@ -226,19 +226,29 @@ macro_rules! __classic_symbol {
 /// # Example
 ///
 /// ```
-/// # use fgraph::{Fgraph, Platform, RetStack};
-/// # static STACK: RetStack = RetStack::new();
-/// # struct Kernel;
-/// # // SAFETY: one CPU, one task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-/// #     fn clock() -> u64 { 0 }
-/// # }
-/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+#[doc = example_kernel!()]
 /// # impl fgraph::hook::Global for Kernel {
-/// #     fn fgraph() -> &'static Fgraph<Self> { &FGRAPH }
+/// #     fn fgraph() -> &'static fgraph::Fgraph<Self> { &FGRAPH }
+/// # }
+/// # static COUNTS: fgraph::tracer::trigger::Counts =
+/// #     fgraph::tracer::trigger::Counts::new(&[]);
+/// # FGRAPH.register(&COUNTS)?;
+/// # /// What a compiler makes of an empty function with that flag.
+/// # #[unsafe(naked)]
+/// # extern "C" fn compiled_so() {
+/// #     core::arch::naked_asm!(
+/// #         "call __fentry__",
+/// #         "push rbp",
+/// #         "mov rbp, rsp",
+/// #         "pop rbp",
+/// #         "ret",
+/// #     )
 /// # }
 /// fgraph::bind_fentry!(Kernel);
+///
+/// compiled_so();
+/// assert_eq!(COUNTS.others(), 1);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```
 #[macro_export]
 macro_rules! bind_fentry {
@@ -254,6 +264,34 @@ macro_rules! bind_fentry {
 /// that are compiled with `-Zinstrument-mcount` (Rust, with frame pointers) or
 /// `-pg` (C), for the tracer of a [`Global`](crate::hook::Global) platform.
 /// Once in a program; arguments as for [`bind_fentry!`](crate::bind_fentry).
+///
+/// # Example
+///
+/// ```
+#[doc = example_kernel!()]
+/// # impl fgraph::hook::Global for Kernel {
+/// #     fn fgraph() -> &'static fgraph::Fgraph<Self> { &FGRAPH }
+/// # }
+/// # static COUNTS: fgraph::tracer::trigger::Counts =
+/// #     fgraph::tracer::trigger::Counts::new(&[]);
+/// # FGRAPH.register(&COUNTS)?;
+/// # /// What a compiler makes of an empty function with that flag.
+/// # #[unsafe(naked)]
+/// # extern "C" fn compiled_so() {
+/// #     core::arch::naked_asm!(
+/// #         "push rbp",
+/// #         "mov rbp, rsp",
+/// #         "call mcount",
+/// #         "pop rbp",
+/// #         "ret",
+/// #     )
+/// # }
+/// fgraph::bind_mcount!(Kernel);
+///
+/// compiled_so();
+/// assert_eq!(COUNTS.others(), 1);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[macro_export]
 macro_rules! bind_mcount {
     ($kernel:ty) => {
@@ -281,6 +319,34 @@ macro_rules! bind_mcount {
 /// crate's own units too, inlines functions that have their calls already: they
 /// are seen as tail calls of the function that they are part of, unless it is
 /// turned off (`lto = "off"`).
+///
+/// # Example
+///
+/// ```
+#[doc = example_kernel!()]
+/// # impl fgraph::hook::Global for Kernel {
+/// #     fn fgraph() -> &'static fgraph::Fgraph<Self> { &FGRAPH }
+/// # }
+/// # static COUNTS: fgraph::tracer::trigger::Counts =
+/// #     fgraph::tracer::trigger::Counts::new(&[]);
+/// # FGRAPH.register(&COUNTS)?;
+/// # /// What a compiler makes of an empty function with that flag.
+/// # #[unsafe(naked)]
+/// # extern "C" fn compiled_so() {
+/// #     core::arch::naked_asm!(
+/// #         "push rbp",
+/// #         "mov rbp, rsp",
+/// #         "call __sanitizer_cov_trace_pc",
+/// #         "pop rbp",
+/// #         "ret",
+/// #     )
+/// # }
+/// fgraph::bind_sancov!(Kernel);
+///
+/// compiled_so();
+/// assert_eq!(COUNTS.others(), 1);
+/// # Ok::<(), fgraph::fgraph::RegisterError>(())
+/// ```
 #[macro_export]
 macro_rules! bind_sancov {
     ($kernel:ty) => {

@@ -25,6 +25,31 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// On AArch64 the addresses are found by following the caller's chain of
     /// frame records: see [`restore_from`](Self::restore_from).
     ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_callback!()]
+    /// # impl Callback for Mine {
+    /// #     type Frame = ();
+    /// #     fn entry(&self, _: Entry<'_, ()>) -> Option<()> { Some(()) }
+    /// #     fn exit(&self, call: Exit<'_, ()>, (): ()) {
+    /// #         assert_eq!(call.cause(), fgraph::Cause::Unwound);
+    /// #         see(call.func());
+    /// #     }
+    /// # }
+    /// # FGRAPH.register(&MINE)?;
+    /// # let _scope = FGRAPH.scope(0x1000, 0);
+    /// fn my_panic_handler() {
+    ///     // SAFETY: the task's stack is mapped, and the frame pointer is one.
+    ///     let ended = unsafe { FGRAPH.restore() };
+    ///     assert_eq!(ended, 1);
+    ///     // … print a backtrace, by an unwinder that knows nothing of this.
+    /// }
+    /// # my_panic_handler();
+    /// assert_eq!(seen(), [0x1000], "its exit: unwound");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
+    ///
     /// # Safety
     ///
     /// The running task's stack memory from its oldest traced call's return
@@ -50,6 +75,31 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// frame pointers. Then *all* frames stay, and 0 is returned: such a
     /// function still returns to the hook, which finds its frame. An address
     /// that is signed is signed again, with the key that signed it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_callback!()]
+    /// # impl Callback for Mine {
+    /// #     type Frame = ();
+    /// #     fn entry(&self, _: Entry<'_, ()>) -> Option<()> { Some(()) }
+    /// #     fn exit(&self, call: Exit<'_, ()>, (): ()) {
+    /// #         assert_eq!(call.cause(), fgraph::Cause::Unwound);
+    /// #         see(call.func());
+    /// #     }
+    /// # }
+    /// # FGRAPH.register(&MINE)?;
+    /// # let _scope = FGRAPH.scope(0x1000, 0);
+    /// # struct TrapFrame { fp: usize }
+    /// fn my_fault_handler(frame: &TrapFrame) {
+    ///     // SAFETY: the task's stack is mapped, and `fp` is what it held when
+    ///     // the task was interrupted, or 0.
+    ///     assert_eq!(unsafe { FGRAPH.restore_from(frame.fp) }, 1);
+    /// }
+    /// my_fault_handler(&TrapFrame { fp: 0 });
+    /// assert_eq!(seen(), [0x1000], "its exit: unwound");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     ///
     /// # Safety
     ///
@@ -116,15 +166,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::{Fgraph, Platform, RetStack};
-    /// # static STACK: RetStack = RetStack::new();
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// #     fn clock() -> u64 { 0 }
-    /// # }
-    /// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+    #[doc = example_kernel!()]
     /// // An address that no hook has put there is returned as it is.
     /// assert_eq!(FGRAPH.real_return(&STACK, 0x7000_0008, 0x40_1000), 0x40_1000);
     /// ```
