@@ -221,8 +221,10 @@ impl core::fmt::Display for RegisterError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Full => "all callback slots are taken; unregister one, or disable it in the hook",
-            Self::AlreadyRegistered => "the callback is registered already",
-            Self::Exhausted => "all registration epochs are used up",
+            Self::AlreadyRegistered => {
+                "the callback is registered already; unregister it first, or register another object"
+            }
+            Self::Exhausted => "all registration epochs are used up; make another Fgraph",
         })
     }
 }
@@ -230,8 +232,10 @@ impl core::fmt::Display for RegisterError {
 impl core::fmt::Display for UnregisterError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Self::NotRegistered => "the callback is not registered, or not any more",
-            Self::StillRunning => "unregistered, but a dispatch that may use it does not end",
+            Self::NotRegistered => "the callback is not registered, or not any more; use the id of its last registration",
+            Self::StillRunning => {
+                "unregistered, but a dispatch that may use it does not end; keep alive what it uses"
+            }
         })
     }
 }

@@ -71,7 +71,7 @@ pub struct RetStack {
     /// The first word; null while detached. Stored with release when all
     /// else is set, loaded with acquire by [`view`](Self::view).
     words: AtomicPtr<AtomicUsize>,
-    /// How many words.
+    /// How many words. Relaxed, as the next two: `words` publishes them.
     len: AtomicU32,
     /// Bytes of the task's real stack, 0 where it is not known.
     span: AtomicU32,
@@ -80,6 +80,7 @@ pub struct RetStack {
     window: AtomicUsize,
     slept: Ticks,
     left: Ticks,
+    /// Relaxed, as the next three: counts order nothing.
     overruns: AtomicU32,
     recursions: AtomicU32,
     unwound: AtomicU32,

@@ -47,7 +47,7 @@ pub enum AttachError {
 /// // SAFETY: nobody else knows the stack.
 /// let error = unsafe { stack.detach() }.unwrap_err();
 /// assert_eq!(error, DetachError::Detached);
-/// assert_eq!(error.to_string(), "the shadow stack has no words");
+/// assert_eq!(error.to_string(), "the shadow stack has no words; there is nothing to detach");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DetachError {
@@ -63,7 +63,9 @@ impl core::fmt::Display for AttachError {
         f.write_str(match self {
             Self::Attached => "the shadow stack has words already; detach them first",
             Self::TooLong => "more words than a shadow stack can use; attach fewer",
-            Self::StackRange => "the real stack's range is reversed or spans 4 GiB or more",
+            Self::StackRange => {
+                "the real stack's range is reversed or spans 4 GiB or more; give the task's own, or an empty one"
+            },
         })
     }
 }
@@ -71,7 +73,7 @@ impl core::fmt::Display for AttachError {
 impl core::fmt::Display for DetachError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Self::Detached => "the shadow stack has no words",
+            Self::Detached => "the shadow stack has no words; there is nothing to detach",
             Self::InUse => "traced calls are in flight; let them return or end the task's frames",
         })
     }

@@ -127,3 +127,9 @@ impl<const WORDS: usize> Default for InlineStack<WORDS> {
         Self::new()
     }
 }
+
+impl<const WORDS: usize> core::fmt::Debug for InlineStack<WORDS> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("InlineStack").field(&self.control).finish()
+    }
+}

@@ -53,8 +53,10 @@ impl core::fmt::Display for PatchError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::NotInitialised => "the table of patchable functions is empty; call init first",
-            Self::Initialised => "the table of patchable functions is set already",
-            Self::NotRegistered => "the callback is not registered, or not any more",
+            Self::Initialised => "the table of patchable functions is set already; call init once",
+            Self::NotRegistered => {
+                "the callback is not registered, or not any more; register it first"
+            }
             Self::InCallback => "a callback can not patch; do it outside of the tracer",
             Self::NoSlot => "all callback slots are taken; init needs a free one",
             Self::NoStack => "the running task has no shadow stack with room; attach words first",
