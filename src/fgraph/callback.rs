@@ -284,13 +284,51 @@ pub trait Callback: Sync + 'static {
 
     /// A traced function was entered. `Some(data)` asks for its return, and
     /// keeps the data until then; `None` lets it go, and costs the frame
-    /// nothing. Any context, any CPU. [`Callback`] has an example.
+    /// nothing. Any context, any CPU.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_callback!()]
+    /// # impl Callback for Mine {
+    /// # type Frame = ();
+    /// fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
+    ///     // The calls from one function alone.
+    ///     (call.caller() == 0x2000).then_some(())
+    /// }
+    /// # fn exit(&self, call: Exit<'_, ()>, (): ()) { see(call.func()) }
+    /// # }
+    /// # FGRAPH.register(&MINE)?;
+    /// drop(FGRAPH.scope(0x1000, 0x2000));
+    /// drop(FGRAPH.scope(0x1008, 0x3000));
+    /// assert_eq!(seen(), [0x1000], "one exit");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     fn entry(&self, call: Entry<'_, Self::Frame>) -> Option<Self::Frame>;
 
     /// A call ended whose entry returned `Some(data)`; where that callback has
     /// changed the data [meanwhile](Parent::set), these are the changed ones.
     /// In the context of the call, or in that of the event which has shown that
-    /// the call is gone. [`Callback`] has an example.
+    /// the call is gone.
+    ///
+    /// # Example
+    ///
+    /// ```
+    #[doc = example_callback!()]
+    /// # impl Callback for Mine {
+    /// # type Frame = usize;
+    /// # fn entry(&self, call: Entry<'_, usize>) -> Option<usize> { Some(call.caller()) }
+    /// fn exit(&self, call: Exit<'_, usize>, caller: usize) {
+    ///     // What the entry gave.
+    ///     assert_eq!(call.caller(), caller);
+    ///     see(caller);
+    /// }
+    /// # }
+    /// # FGRAPH.register(&MINE)?;
+    /// drop(FGRAPH.scope(0x1000, 0x2000));
+    /// assert_eq!(seen(), [0x2000]);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     fn exit(&self, call: Exit<'_, Self::Frame>, data: Self::Frame);
 }
 
