@@ -152,7 +152,9 @@ pub(super) fn step(options: &Options) -> bool {
     println!("stepped traced: {traced:x?}");
     let same = untraced.chains == traced.chains && untraced.sum == traced.sum;
     println!("chains at each instruction: equal {same}");
-    same && untraced.chains > 2 * STEP_DEPTH
+    let whole = untraced.gaps == 0 && traced.gaps == 0;
+    same && whole
+        && untraced.chains > 2 * STEP_DEPTH
         && traced.instructions > 10 * untraced.instructions
         && balanced(&COUNTED)
 }
@@ -166,16 +168,20 @@ struct Stepped {
     chains: usize,
     /// All of them, as one number.
     sum: u64,
+    /// How often the outermost of the stepped calls was not among the callers
+    /// of what it calls.
+    gaps: usize,
 }
 
 static INSTRUCTIONS: AtomicUsize = AtomicUsize::new(0);
 static CHAINS: AtomicUsize = AtomicUsize::new(0);
 static LAST: AtomicU64 = AtomicU64::new(0);
 static SUM: AtomicU64 = AtomicU64::new(0);
+static GAPS: AtomicUsize = AtomicUsize::new(0);
 
 #[inline(never)]
 fn stepped() -> Stepped {
-    for count in [&INSTRUCTIONS, &CHAINS] {
+    for count in [&INSTRUCTIONS, &CHAINS, &GAPS] {
         count.store(0, Ordering::Relaxed);
     }
     LAST.store(0, Ordering::Relaxed);
@@ -188,18 +194,39 @@ fn stepped() -> Stepped {
         instructions: INSTRUCTIONS.load(Ordering::Relaxed),
         chains: CHAINS.load(Ordering::Relaxed),
         sum: SUM.load(Ordering::Relaxed),
+        gaps: GAPS.load(Ordering::Relaxed),
     }
 }
 
 /// What is stepped through.
 extern "C" fn section() {
     nest(STEP_DEPTH, &|| ());
+    for n in 0..2 {
+        core::hint::black_box(early(n));
+    }
+}
+
+/// Could return before it has a frame.
+#[inline(never)]
+fn early(n: usize) -> usize {
+    if n == 0 {
+        return 1;
+    }
+    core::hint::black_box(nest(0, &|| ())) + 1
 }
 
 /// After each instruction that is stepped through.
 pub(crate) fn stepped_to(frame: &TrapFrame) {
     trap::STEPS.fetch_add(1, Ordering::Relaxed);
-    let ours = [nest as *const () as usize, section as *const () as usize];
+    let start = |address| symbols::find(address).map(|symbol| symbol.start);
+    let section = section as *const () as usize;
+    let called = [nest as *const () as usize, early as *const () as usize];
+    if start(frame.pc()).is_some_and(|start| called.contains(&start))
+        && !Walk::interrupted(frame).any(|address| start(address) == Some(section))
+    {
+        GAPS.fetch_add(1, Ordering::Relaxed);
+    }
+    let ours = [nest as *const () as usize, section];
     let chain = Walk::interrupted(frame)
         .filter(|&address| {
             symbols::find(address).is_some_and(|symbol| ours.contains(&symbol.start))

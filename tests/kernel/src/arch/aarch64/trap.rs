@@ -103,21 +103,28 @@ impl TrapFrame {
     /// The slot of the return address of the interrupted function, and the
     /// address, where it is still in the link register, or again: before the
     /// function's frame record is made, and after it is left. `start` is the
-    /// function's first instruction.
+    /// function's first instruction; it makes its record before anything else.
     pub(crate) fn return_slot(&self, start: usize) -> Option<(usize, Option<usize>)> {
         // Upwards from the interrupted instruction, to the last one that has
         // made or left a record.
         for at in (start..self.pc).step_by(4).rev() {
             // SAFETY: the address is in a function's text.
             let instruction = unsafe { *(at as *const u32) };
-            match instruction {
-                // add x29, sp, #offset
-                _ if instruction & 0xff80_03ff == 0x9100_03fd => return None,
+            let makes = instruction & 0xff80_03ff == 0x9100_03fd; // add x29, sp, #offset
+            let leaves = matches!(
+                instruction & 0xffc0_7fff,
                 // ldp x29, x30, [sp, #offset], and [sp], #offset
-                _ if matches!(instruction & 0xffc0_7fff, 0xa940_7bfd | 0xa8c0_7bfd) => break,
-                // ret: what comes behind it is reached from elsewhere.
-                0xd65f_03c0 => return None,
-                _ => (),
+                0xa940_7bfd | 0xa8c0_7bfd
+            );
+            // ret, br, and b: what comes behind is reached from the body. At the
+            // start a branch is the tracer's.
+            let ends = instruction & 0xff9f_fc1f == 0xd61f_0000 && instruction & 3 << 21 != 1 << 21
+                || instruction & 0xfc00_0000 == 0x1400_0000 && at != start;
+            if makes || ends {
+                return None;
+            }
+            if leaves {
+                break;
             }
         }
         Some((self.sp - size_of::<usize>(), Some(self.link)))
