@@ -4,7 +4,6 @@
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
 use core::slice;
-use core::sync::atomic::Ordering;
 
 use super::host;
 use crate::cpu::{CPUS, Cpu, MAX_CPUS};
@@ -100,12 +99,13 @@ fn cpu_on(affinity: usize, number: usize) -> bool {
     unsafe extern "C" {
         static boot_cpu: [u8; 0];
     }
-    // What the CPU reads before it has caches must not be in this one's alone.
-    core::sync::atomic::fence(Ordering::SeqCst);
     let result: isize;
-    // SAFETY: the CPU begins at `boot_cpu`, with a stack and data of its own.
+    // SAFETY: the CPU begins at `boot_cpu`, with a stack and data of its own. It
+    // reads nothing but text before its caches are on, and then what was stored
+    // here before.
     unsafe {
         asm!(
+            "dsb ish",
             "hvc #0",
             inout("x0") CPU_ON => result,
             inout("x1") affinity => _,
