@@ -259,8 +259,7 @@ fn calls_go_on_that_interrupts_have_restored(machine: &Machine) {
     };
     let run = machine
         .boot(
-            "test=restore trace=kernel::fs::*,*FileSystem*,*Pipe*,*Mutex*,kernel::work::*,\
-             kernel::sched::*",
+            "test=restore trace=kernel::fs::*,*FileSystem*,*Pipe*,*Mutex*,kernel::work::*",
             FINE,
         )
         .expect("QEMU");
