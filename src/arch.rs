@@ -69,8 +69,8 @@
 //!    caller left them, so that the body finds its stack arguments, and returns
 //!    to the stub;
 //! 5. makes the frame record again, with `stub_return` in the slot, saves again,
-//!    and calls `hook::patch::leave(registers, slot)`, which writes the caller's
-//!    address into the slot and returns it;
+//!    and calls `hook::patch::leave(registers, slot)`, which writes the address
+//!    to go to into the slot, also when it is not the caller's, and returns it;
 //! 6. restores everything, and *returns* to that address.
 //!
 //! Steps 4 and 6 keep calls and returns paired, for return predictors and

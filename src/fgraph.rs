@@ -8,8 +8,8 @@ use core::marker::PhantomData;
 
 use crate::hook::Registers;
 use crate::platform::{Context, Platform};
-use crate::ret_stack::word::{Record, State};
-use crate::ret_stack::{Claim, Found, RetStack, View};
+use crate::ret_stack::word::{Progress, Record, State};
+use crate::ret_stack::{Found, NEAR_WORDS, RetStack, View};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 
 mod callback;
@@ -21,8 +21,8 @@ mod task;
 pub use callback::{Callback, Cause, Entry, Exit, FrameData, Joined, Parent, WordArray};
 use dispatch::Dispatch;
 pub(crate) use rehearse::RehearseError;
-pub(crate) use table::SLOTS;
-use table::{Table, TakeError};
+pub(crate) use table::ALL_CALLBACKS;
+use table::{SLOTS, Table, TakeError};
 use task::{Guards, Returns};
 
 /// A function graph tracer over a platform, with `N` callback slots (1 to 16).
@@ -108,7 +108,9 @@ use task::{Guards, Returns};
 /// let named = Named(String::from("short-lived"));
 /// let _ = FGRAPH.register(&named);
 /// ```
+#[repr(C)]
 pub struct Fgraph<P, const N: usize = SLOTS> {
+    /// First, so that both have one address: calls go through one register.
     table: Table,
     /// Serialises registrations; what it protects is the table's writing side.
     lock: Mutex<()>,
@@ -539,54 +541,92 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         if set == 0 {
             return false;
         }
+        // Before any slot is read: an owner that comes later takes no part.
+        let epoch = self.table.epoch();
         let call = *call;
-        P::current(|stack| self.enter_on(stack, call, set).is_some()).unwrap_or(false)
+        let enter = |stack: &RetStack| self.enter_on(stack, call, set, epoch, &mut 0);
+        P::current(enter).unwrap_or(false)
+    }
+
+    /// Returns whether there is a frame, and its position in `place`.
+    ///
+    /// Written out here is the short way: on a stack at rest, with room for all,
+    /// for a near frame that puts no other in doubt. Behind the callbacks it
+    /// uses nothing but what the dispatch holds, so that no register has to be
+    /// kept for it.
+    #[inline(always)]
+    fn enter_on(
+        &self,
+        stack: &RetStack,
+        call: Call<'_>,
+        set: usize,
+        epoch: usize,
+        place: &mut usize,
+    ) -> bool {
+        let context = P::context();
+        let before = stack.state();
+        // From here on nothing that runs is traced.
+        let claimed = stack.claim_at_rest(before, context as usize, self.table.need());
+        let Some(claim) = claimed else {
+            return self.enter_slowly(stack, call, set, place);
+        };
+        let mut dispatch = Dispatch {
+            stack,
+            index: claim.index,
+            registers: call.registers,
+            during: claim.claimed,
+            without: before,
+            context,
+            cause: Cause::Returned,
+            not_sync: PhantomData,
+        };
+        // SAFETY: it is claimed.
+        if !unsafe { stack.put_near(before.resting_top(), &call.record(epoch), set) } {
+            stack.set_state(before);
+            return self.enter_slowly(stack, call, set, place);
+        }
+        // SAFETY: the set is not empty, and part of the active one; the claim
+        // has room for what all owners keep.
+        let progress = unsafe { self.table.enter(&mut dispatch, set, epoch, claim.index + 1) };
+        *place = dispatch.index;
+        if dispatch.stack.state() == dispatch.during
+            && let Some(end) = progress.of_all()
+        {
+            dispatch.stack.set_state(State::resting(end));
+            return true;
+        }
+        self.settle(&dispatch, progress)
+    }
+
+    /// The other ways, where there may be no room, or others are inside the
+    /// tracer, or the frame is wide, or older frames may be dead.
+    #[inline(always)]
+    fn enter_slowly(
+        &self,
+        stack: &RetStack,
+        call: Call<'_>,
+        set: usize,
+        place: &mut usize,
+    ) -> bool {
+        // In parts, so that the short way needs no memory for the call.
+        let index = self.enter_in_parts(
+            stack,
+            call.func,
+            call.ret,
+            call.slot,
+            call.tail,
+            call.registers,
+            set,
+        );
+        *place = index.unwrap_or(0);
+        index.is_some()
     }
 
     /// Returns the position of the frame, if there is one.
-    #[inline(always)]
-    fn enter_on(&self, stack: &RetStack, call: Call<'_>, set: usize) -> Option<usize> {
-        match self.enter_quickly(stack, call, set) {
-            Some(entered) => entered,
-            // In parts, so that the quick way needs no memory for the call.
-            None => self.enter_slowly(
-                stack,
-                call.func,
-                call.ret,
-                call.slot,
-                call.tail,
-                call.registers,
-                set,
-            ),
-        }
-    }
-
-    /// Enters on a stack at rest with room for all, for a near frame that puts
-    /// no other in doubt. `None`, and nothing has changed, in other cases.
-    #[inline(always)]
-    fn enter_quickly(&self, stack: &RetStack, call: Call<'_>, set: usize) -> Option<Option<usize>> {
-        let view = stack.view()?;
-        let context = P::context();
-        let state = stack.state();
-        let data = self.table.data_words();
-        // From here on nothing that runs is traced.
-        let claim = view.claim_at_rest(state, context as usize, data)?;
-        // Before any slot is read: an owner that comes later takes no part.
-        let epoch = self.table.epoch();
-        let sure = call.slot == 0 || view.is_above(state, call.slot);
-        if !sure || !claim.put_near(&call.record(epoch)) {
-            claim.cancel();
-            return None;
-        }
-        Some(self.enter_claimed(claim, view, call.registers, set, epoch, context))
-    }
-
-    /// Enters where there may be no room, or others are inside the tracer, or
-    /// the frame is wide, or older frames may be dead.
     #[cold]
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "a call in parts")]
-    fn enter_slowly(
+    fn enter_in_parts(
         &self,
         stack: &RetStack,
         func: usize,
@@ -597,6 +637,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         set: usize,
     ) -> Option<usize> {
         let view = stack.view()?;
+        // What is not aligned can not be given its address back.
+        if !slot.is_multiple_of(size_of::<usize>()) {
+            return None;
+        }
         let context = P::context();
         let mut state = stack.state();
         if state.is_guarded(context as usize) {
@@ -616,55 +660,48 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             epoch,
         };
         let data = self.table.data_words();
-        let Some(claim) = view.claim(state, context as usize, &record, data) else {
+        let Some(claim) = view.claim(state, context as usize, &record, set, data) else {
             self.overrun(stack, set, epoch);
             stack.set_state(state);
             return None;
         };
-        self.enter_claimed(claim, view, registers, set, epoch, context)
+        let mut dispatch = Dispatch {
+            stack,
+            index: claim.index,
+            registers,
+            during: claim.claimed,
+            without: state,
+            context,
+            cause: Cause::Returned,
+            not_sync: PhantomData,
+        };
+        // SAFETY: as in `enter_on`.
+        let progress = unsafe { self.table.enter(&mut dispatch, set, epoch, claim.index + 1) };
+        self.settle(&dispatch, progress).then_some(claim.index)
     }
 
-    /// Calls the callbacks for a frame that is written, and keeps it if one
-    /// wants the return.
-    #[inline(always)]
-    fn enter_claimed<'a>(
-        &'a self,
-        claim: Claim<'a>,
-        view: View<'a>,
-        registers: Option<&'a Registers>,
-        set: usize,
-        epoch: usize,
-        context: Context,
-    ) -> Option<usize> {
-        let Claim { index, limit, .. } = claim;
-        let mut entering = Entering {
-            dispatch: Dispatch {
-                view,
-                table: &self.table,
-                index,
-                data: index + 1,
-                limit,
-                registers,
-                context,
-                cause: Cause::Returned,
-                pending: 0,
-            },
-            before: claim.before(),
-            set,
-        };
-        let refused = self.table.enter(&mut entering.dispatch, set, epoch);
-        let end = entering.dispatch.data;
-        core::mem::forget(entering);
-        if claim.has_frames_above() {
-            self.end_left_behind(view, claim.before(), context);
+    /// The callbacks have been called for an entry: keeps the frame if one wants
+    /// the return.
+    #[cold]
+    #[inline(never)]
+    fn settle(&self, dispatch: &Dispatch<'_>, progress: Progress) -> bool {
+        let &Dispatch {
+            stack,
+            index,
+            without,
+            context,
+            ..
+        } = dispatch;
+        let view = dispatch.view();
+        if stack.state() != dispatch.during {
+            self.end_left_behind(view, without, context);
         }
-        let accepted = set & !refused;
-        if accepted == 0 {
-            claim.cancel();
-            return None;
+        if view.refuse(index, progress.refused()) == 0 {
+            stack.set_state(without);
+            return false;
         }
-        claim.commit(accepted, end);
-        Some(index)
+        stack.set_state(without.at(progress.position()));
+        true
     }
 
     #[cold]
@@ -711,15 +748,62 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     #[inline(always)]
     #[must_use]
     pub unsafe fn leave(&self, slot: usize, registers: Option<&Registers>) -> Option<usize> {
+        let mut ret = 0;
         // SAFETY: the caller's.
-        let leave = |stack: &RetStack| unsafe { self.leave_on(stack, slot, registers) };
-        match P::current(leave) {
-            Some(Some(ret)) => Some(ret),
-            // SAFETY: the caller's.
-            _ => unsafe { self.leave_elsewhere(slot, registers) },
+        let leave = |stack: &RetStack| unsafe { self.leave_on(stack, slot, registers, &mut ret) };
+        if P::current(leave) == Some(true) {
+            return Some(ret);
+        }
+        // SAFETY: the caller's.
+        unsafe { self.leave_otherwise(slot, registers) }
+    }
+
+    /// As [`leave`](Self::leave), with an address to go to if there is none.
+    /// What it returns is in the slot, too.
+    ///
+    /// # Safety
+    ///
+    /// As for [`leave`](Self::leave).
+    #[inline(always)]
+    pub(crate) unsafe fn leave_or(
+        &self,
+        slot: usize,
+        registers: Option<&Registers>,
+        lost: fn() -> usize,
+    ) -> usize {
+        let mut ret = 0;
+        // SAFETY: the caller's.
+        let leave = |stack: &RetStack| unsafe { self.leave_on(stack, slot, registers, &mut ret) };
+        if P::current(leave) == Some(true) {
+            return ret;
+        }
+        // SAFETY: the caller's.
+        unsafe { self.leave_otherwise_or(slot, registers, lost) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`leave`](Self::leave).
+    #[cold]
+    #[inline(never)]
+    unsafe fn leave_otherwise_or(
+        &self,
+        slot: usize,
+        registers: Option<&Registers>,
+        lost: fn() -> usize,
+    ) -> usize {
+        // SAFETY: the caller's: the slot may be written.
+        unsafe {
+            let ret = self.leave_otherwise(slot, registers).unwrap_or_else(lost);
+            put_back(slot, ret);
+            ret
         }
     }
 
+    /// The short way: on a stack at rest, whose newest frame is a near one on
+    /// `slot`. Returns whether it is, and where to go in `ret`; if it is not,
+    /// nothing has changed.
+    ///
     /// # Safety
     ///
     /// As for [`leave`](Self::leave), but for a slot without a frame.
@@ -729,32 +813,61 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         stack: &RetStack,
         slot: usize,
         registers: Option<&Registers>,
-    ) -> Option<usize> {
-        let view = stack.view()?;
+        ret: &mut usize,
+    ) -> bool {
         let context = P::context();
         let state = stack.state();
-        if state.is_at_rest() {
-            // From here on nothing that runs is traced.
-            stack.set_state(state.guarded(context as usize));
-            if let Some(found) = view.near_on_slot(state, slot) {
-                // SAFETY: the caller's: the slot may be written.
-                unsafe { put_back(&found) };
-                let after = State::resting(found.start);
-                let ending = after.claiming(found.end - found.start, context as usize);
-                self.end(
-                    view,
-                    ending,
-                    after,
-                    &found,
-                    context,
-                    Cause::Returned,
-                    registers,
-                );
-                return Some(found.record.ret);
-            }
-        }
+        let Some(view) = stack.filled_at_rest(state) else {
+            return false;
+        };
+        // From here on nothing that runs is traced.
+        stack.set_state(state.claiming(0, context as usize));
+        // SAFETY: nothing has changed but the guard.
+        let Some((index, back)) = (unsafe { view.near_on_slot(state, slot) }) else {
+            stack.set_state(state);
+            return false;
+        };
+        // SAFETY: the caller's: the slot may be written.
+        unsafe { put_back(slot, back) };
+        let (start, end) = (index + 1 - NEAR_WORDS, state.resting_top());
+        let without = State::resting(start);
+        let mut leaving = Leaving {
+            dispatch: Dispatch {
+                stack,
+                index,
+                registers,
+                during: without.claiming(end - start, context as usize),
+                without,
+                context,
+                cause: Cause::Returned,
+                not_sync: PhantomData,
+            },
+            ret: back,
+        };
+        stack.set_state(leaving.dispatch.during);
+        // SAFETY: as it was found.
+        let (set, epoch) = unsafe { view.near_wanted(index) };
+        self.run_exits(&mut leaving.dispatch, set, epoch, end);
+        *ret = leaving.ret;
+        true
+    }
+
+    /// The other ways: asks for the stack anew, so that the short way need not
+    /// keep what they need.
+    ///
+    /// # Safety
+    ///
+    /// As for [`leave`](Self::leave).
+    #[cold]
+    #[inline(never)]
+    unsafe fn leave_otherwise(&self, slot: usize, registers: Option<&Registers>) -> Option<usize> {
         // SAFETY: the caller's.
-        unsafe { self.leave_slowly(view, state, slot, context, registers) }
+        let leave = |stack: &RetStack| unsafe { self.leave_slowly(stack, slot, registers) };
+        match P::current(leave) {
+            Some(Some(ret)) => Some(ret),
+            // SAFETY: the caller's.
+            _ => unsafe { self.leave_elsewhere(slot, registers) },
+        }
     }
 
     /// Leaves where others are inside the tracer, or the frame is wide, or
@@ -763,17 +876,15 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// # Safety
     ///
     /// As for [`leave_on`](Self::leave_on).
-    #[cold]
-    #[inline(never)]
     unsafe fn leave_slowly(
         &self,
-        view: View<'_>,
-        mut state: State,
+        stack: &RetStack,
         slot: usize,
-        context: Context,
         registers: Option<&Registers>,
     ) -> Option<usize> {
-        let stack = view.stack();
+        let view = stack.view()?;
+        let context = P::context();
+        let mut state = stack.state();
         if state.is_guarded(context as usize) {
             // No call enters while this context is inside a callback, so this
             // one is older: the callback was left by a jump.
@@ -789,7 +900,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             return None;
         };
         // SAFETY: the caller's: the slot may be written.
-        unsafe { put_back(&found) };
+        unsafe { put_back(slot, found.record.ret) };
         let after = view.state_below(&found, state);
         self.end_any(view, after, &found, context, Cause::Returned, registers);
         Some(found.record.ret)
@@ -804,7 +915,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         let leave = |stack: &RetStack| {
             stack.count_stray();
             // SAFETY: the caller's.
-            unsafe { self.leave_on(stack, slot, registers) }
+            unsafe { self.leave_slowly(stack, slot, registers) }
         };
         if let Some(ret) = P::owner(slot, leave).flatten() {
             return Some(ret);
@@ -828,43 +939,44 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         self.end(view, ending, after, found, context, cause, registers);
     }
 
-    /// Ends a frame: runs its exits. Meanwhile the state is `ending`: the frame
-    /// is off the stack, and its words stay claimed until the last exit, so it
-    /// can not be ended twice, whatever interrupts.
-    #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "inlined: they stay in registers")]
+    /// Ends a frame. Meanwhile the state is `during`: the frame is off the
+    /// stack, and its words stay claimed until the last exit, so it can not be
+    /// ended twice, whatever interrupts.
+    #[expect(clippy::too_many_arguments, reason = "a dispatch in parts")]
     fn end(
         &self,
         view: View<'_>,
-        ending: State,
-        after: State,
+        during: State,
+        without: State,
         found: &Found,
         context: Context,
         cause: Cause,
         registers: Option<&Registers>,
     ) {
-        view.stack().set_state(ending);
-        let mut leaving = Leaving {
-            dispatch: Dispatch {
-                view,
-                table: &self.table,
-                index: found.index,
-                data: found.end,
-                limit: found.end,
-                registers,
-                context,
-                cause,
-                pending: 0,
-            },
-            after,
+        let mut dispatch = Dispatch {
+            stack: view.stack(),
+            index: found.index,
+            registers,
+            during,
+            without,
+            context,
+            cause,
+            not_sync: PhantomData,
         };
-        self.table
-            .leave(&mut leaving.dispatch, found.set, found.record.epoch);
-        core::mem::forget(leaving);
-        if view.stack().state() != ending {
-            self.end_left_behind(view, after, context);
+        view.stack().set_state(during);
+        self.run_exits(&mut dispatch, found.set, found.record.epoch, found.end);
+    }
+
+    /// Calls the exits of a frame that the state says is off the stack. As in
+    /// [`enter_on`](Self::enter_on), nothing is kept over the callbacks but what
+    /// the dispatch holds.
+    #[inline(always)]
+    fn run_exits(&self, dispatch: &mut Dispatch<'_>, set: usize, epoch: usize, end: usize) {
+        self.table.leave(dispatch, set, epoch, end);
+        if dispatch.stack.state() != dispatch.during {
+            self.end_left_behind(dispatch.view(), dispatch.without, dispatch.context);
         }
-        view.stack().set_state(after);
+        dispatch.stack.set_state(dispatch.without);
     }
 
     /// Interrupts that came inside of an entry or an exit have ended, and calls
@@ -961,52 +1073,19 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
 ///
 /// # Safety
 ///
-/// The frame's slot is a live return slot on the running stack, or one whose
+/// It is a frame's, and a live return slot on the running stack, or one whose
 /// call has just ended.
 #[inline(always)]
-unsafe fn put_back(found: &Found) {
+unsafe fn put_back(slot: usize, ret: usize) {
     // SAFETY: the caller's; hooks refuse slots that are null or not aligned.
-    unsafe { (found.record.slot as *mut usize).write_volatile(found.record.ret) };
+    unsafe { (slot as *mut usize).write_volatile(ret) };
 }
 
-/// An entry under way. Dropped only if a callback unwinds: the callbacks that
-/// had accepted get their exit, and the call goes on untraced.
-struct Entering<'a> {
-    dispatch: Dispatch<'a>,
-    before: State,
-    set: usize,
-}
-
-impl Drop for Entering<'_> {
-    fn drop(&mut self) {
-        let Self {
-            dispatch,
-            before,
-            set,
-        } = self;
-        let accepted = *set & !dispatch.pending;
-        let epoch = dispatch.record().epoch;
-        dispatch.cause = Cause::Unwound;
-        dispatch.table.leave(dispatch, accepted, epoch);
-        dispatch.view.stack().set_state(*before);
-    }
-}
-
-/// An exit under way. Dropped only if a callback unwinds: the others get
-/// their exit, and the frame is gone.
+/// An exit, and where the call goes back to: in one piece of memory, as that
+/// is not needed until all callbacks have been called.
 struct Leaving<'a> {
     dispatch: Dispatch<'a>,
-    after: State,
-}
-
-impl Drop for Leaving<'_> {
-    fn drop(&mut self) {
-        let Self { dispatch, after } = self;
-        let pending = core::mem::take(&mut dispatch.pending) >> 1;
-        let epoch = dispatch.record().epoch;
-        dispatch.table.leave(dispatch, pending, epoch);
-        dispatch.view.stack().set_state(*after);
-    }
+    ret: usize,
 }
 
 impl<P: Platform, const N: usize> Default for Fgraph<P, N> {

@@ -41,10 +41,10 @@ pub(crate) mod word;
 pub use attach::{AttachError, DetachError};
 pub use inline::InlineStack;
 use slept::Ticks;
-pub(crate) use view::{Claim, Found, NotNear, View, put_data};
+pub(crate) use view::{Found, NotNear, View, put_data};
 pub use walk::{Frame, Frames};
 pub use word::{MAX_DATA_WORDS, MAX_WORDS, NEAR_WORDS, WIDE_WORDS};
-use word::{State, Window};
+use word::{Slots, State};
 
 /// The control block of a task's shadow stack: one cache line in the task
 /// struct. The words themselves are [attached](RetStack::attach) when tracing
@@ -69,15 +69,18 @@ pub struct RetStack {
     /// what it sees may be stale.
     state: AtomicUsize,
     /// The first word; null while detached. Stored with release when all
-    /// else is set, loaded with acquire by [`view`](Self::view).
+    /// but the length is set, loaded with acquire by [`view`](Self::view).
     words: AtomicPtr<AtomicUsize>,
-    /// How many words. Relaxed, as the next two: `words` publishes them.
+    /// How many words; 0 while detached, for the task and its interrupts to
+    /// see that by one look: stored last of all with release when attached,
+    /// and first of all when detached.
     len: AtomicU32,
-    /// Bytes of the task's real stack, 0 where it is not known.
+    /// Bytes of the task's real stack, 0 where it is not known. Relaxed, as the
+    /// next: `words` publishes them.
     span: AtomicU32,
-    /// The base of the window in which near frames tell their slots: the lowest
-    /// address of the task's real stack is in its middle.
-    window: AtomicUsize,
+    /// The [`Slots`] of near frames: the lowest address of the task's real stack
+    /// is in their middle.
+    slots: AtomicUsize,
     slept: Ticks,
     left: Ticks,
     /// Relaxed, as the next three: counts order nothing.
@@ -181,7 +184,7 @@ impl RetStack {
             words: AtomicPtr::new(ptr::null_mut()),
             len: AtomicU32::new(0),
             span: AtomicU32::new(0),
-            window: AtomicUsize::new(0),
+            slots: AtomicUsize::new(0),
             slept: Ticks::new(),
             left: Ticks::new(),
             overruns: AtomicU32::new(0),
@@ -326,15 +329,31 @@ impl RetStack {
     pub(crate) fn view(&self) -> Option<View<'_>> {
         // Acquire pairs with the release in `attach_raw`.
         let words = self.words.load(Ordering::Acquire);
-        if words.addr() <= Self::claimed().addr() {
+        if words.addr() <= Self::claimed().addr() || self.room() == 0 && words != Self::no_words() {
             return None;
         }
         Some(View { stack: self, words })
     }
 
+    /// The stack with its words, which are attached: a frame is being entered
+    /// or left.
     #[inline(always)]
-    pub(crate) fn window(&self) -> Window {
-        Window::from_base(self.window.load(Ordering::Relaxed))
+    pub(crate) fn view_in_use(&self) -> View<'_> {
+        // Relaxed: whoever entered has acquired them.
+        let words = self.words.load(Ordering::Relaxed);
+        View { stack: self, words }
+    }
+
+    /// How many words, 0 while detached. Acquire pairs with the release in
+    /// `attach_raw`: who finds a length finds its words.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> usize {
+        self.len.load(Ordering::Acquire) as usize
+    }
+
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> Slots {
+        Slots::from_word(self.slots.load(Ordering::Relaxed))
     }
 
     /// Whether `slot` lies in the task's real stack, as far as that is known.
@@ -344,7 +363,7 @@ impl RetStack {
 
     /// The task's real stack; empty where its bounds are not known.
     pub(crate) fn real_stack(&self) -> Range<usize> {
-        let low = self.window().middle();
+        let low = self.slots().middle();
         let span = self.span.load(Ordering::Relaxed) as usize;
         low..low.saturating_add(span)
     }

@@ -304,12 +304,11 @@ pub(super) unsafe extern "C" fn patched<B: Global<N>, const N: usize>() {
         "sub rsp, {size}",
         general!(save),
         vectors!(save),
-        // leave(registers, slot) -> the address to go to
+        // leave(registers, slot): writes the address to go to into the slot
         "mov rdi, rsp",
         "lea rsi, [rbp + 8]",
         "cld",
         "call {leave}",
-        "mov [rbp + 8], rax",
         vectors!(load),
         general!(load),
         "leave",

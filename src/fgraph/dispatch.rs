@@ -3,17 +3,22 @@
 //! The callbacks of a set are called as *threaded code*: each slot holds a
 //! function made for its callback's type, which does that callback's work and
 //! then continues with the next slot's as its last act, a jump in optimised
-//! builds. A set carries one bit more than there are slots, whose function
-//! ends the chain, so no step asks whether it is the last. In builds where the
-//! last call is not a jump, the chain nests at most 17 deep.
+//! builds. What changes from step to step goes along in registers. In builds
+//! where the last call is not a jump, the chain nests at most 17 deep.
+//!
+//! A callback that panics unwinds out of its step, which then does what is left
+//! to do: the others get their exits, and the state becomes what it is when all
+//! is over. Nothing has to be kept for that while none does.
+
+use core::marker::PhantomData;
 
 use super::Cause;
 use super::callback::{Callback, Entry, Exit, FrameData, WordArray};
 use super::table::{SLOTS, Table};
 use crate::hook::Registers;
 use crate::platform::Context;
-use crate::ret_stack::word::{self, Kind, Record};
-use crate::ret_stack::{Found, NotNear, View, put_data};
+use crate::ret_stack::word::{self, Kind, Progress, Record, State};
+use crate::ret_stack::{Found, NotNear, RetStack, View, put_data};
 
 /// Whose call an event is: a slot's owner's, or that of a callback which the
 /// owner wraps and whose data lie behind the owner's own.
@@ -71,33 +76,38 @@ impl Place {
 /// What the callbacks of one entry or exit share. What a call is, they read
 /// from the frame's own words.
 pub(crate) struct Dispatch<'a> {
-    pub(crate) view: View<'a>,
-    pub(crate) table: &'a Table,
+    pub(crate) stack: &'a RetStack,
     /// The position of the frame's callback-index word.
     pub(crate) index: usize,
-    /// Entry: where the next callback's data go. Exit: where those of the
-    /// callbacks that are still to be called end.
-    pub(crate) data: usize,
-    /// Entry: the end of the room for data.
-    pub(crate) limit: usize,
     pub(crate) registers: Option<&'a Registers>,
+    /// The stack's state meanwhile.
+    pub(crate) during: State,
+    /// The stack's state without the frame.
+    pub(crate) without: State,
     pub(crate) context: Context,
     pub(crate) cause: Cause,
-    /// When a callback has panicked: the callbacks not yet called, and at an
-    /// entry those that take no part.
-    pub(crate) pending: usize,
+    /// It belongs to the running task and its CPU: what refers to it can not be
+    /// sent to another, nor shared.
+    pub(crate) not_sync: PhantomData<*const ()>,
 }
 
-/// An entry's step: the callbacks still to be called, the slot of this one,
-/// the call's epoch, and the callbacks that have refused. Returns the last at
-/// the end.
-pub(crate) type EntryThunk =
-    for<'d, 'a, 't> unsafe fn(&'d mut Dispatch<'a>, &'t Table, usize, usize, usize, usize) -> usize;
+/// An entry's step: the callbacks still to be called, of which this one is the
+/// lowest; its slot; the call's epoch; and how far the entry has come. Returns
+/// that at the end.
+pub(crate) type EntryThunk = for<'d, 'a, 't> unsafe fn(
+    &'d mut Dispatch<'a>,
+    &'t Table,
+    usize,
+    usize,
+    usize,
+    Progress,
+) -> Progress;
 
-/// An exit's step: the callbacks still to be called, the place of this one,
-/// and the frame's epoch.
+/// An exit's step: the callbacks still to be called after this one, the place
+/// of this one, the frame's epoch, and where the data end of those that are
+/// still to be called, this one's included.
 pub(crate) type ExitThunk =
-    for<'d, 'a, 't> unsafe fn(&'d mut Dispatch<'a>, &'t Table, usize, usize, usize);
+    for<'d, 'a, 't> unsafe fn(&'d mut Dispatch<'a>, &'t Table, usize, usize, usize, usize);
 
 /// The functions that slots hold.
 pub(crate) struct Thunks;
@@ -105,7 +115,6 @@ pub(crate) struct Thunks;
 impl Thunks {
     pub(crate) const VACANT_ENTRY: EntryThunk = Self::vacant_entry;
     pub(crate) const VACANT_EXIT: ExitThunk = Self::vacant_exit;
-    pub(crate) const END_ENTRY: EntryThunk = Self::end_entry;
     pub(crate) const END_EXIT: ExitThunk = Self::end_exit;
 
     /// The most words that a frame holds for a `C`, its index word included.
@@ -114,25 +123,44 @@ impl Thunks {
         if words == 0 { 0 } else { words + 1 }
     }
 
-    /// Goes on with the lowest slot of `pending`, which has one bit at least.
+    /// Begins with the lowest slot of `set`.
+    ///
+    /// # Safety
+    ///
+    /// `set` has a bit, and none above the slots'.
     #[inline(always)]
-    pub(crate) fn next_entry(
+    pub(crate) unsafe fn first_entry(
+        dispatch: &mut Dispatch<'_>,
+        table: &Table,
+        set: usize,
+        epoch: usize,
+        progress: Progress,
+    ) -> Progress {
+        // SAFETY: the caller's. The thunk is called with the slot from which
+        // it was read.
+        unsafe {
+            core::hint::assert_unchecked(set != 0);
+            let slot = set.trailing_zeros() as usize;
+            core::hint::assert_unchecked(slot < SLOTS);
+            table.entry(slot)(dispatch, table, set, slot, epoch, progress)
+        }
+    }
+
+    /// Goes on behind the lowest slot of `pending`.
+    #[inline(always)]
+    fn next_entry(
         dispatch: &mut Dispatch<'_>,
         table: &Table,
         pending: usize,
         epoch: usize,
-        refused: usize,
-    ) -> usize {
-        // SAFETY: `pending` has no bits above `SLOTS`, and is not zero: the
-        // end's bit is in it until its function is called. The thunk is
-        // called with the slot from which it was read.
-        unsafe {
-            core::hint::assert_unchecked(pending != 0);
-            let slot = pending.trailing_zeros() as usize;
-            core::hint::assert_unchecked(slot <= SLOTS);
-            let rest = pending & pending.wrapping_sub(1);
-            table.entry(slot)(dispatch, table, rest, slot, epoch, refused)
+        progress: Progress,
+    ) -> Progress {
+        let rest = pending & pending.wrapping_sub(1);
+        if rest == 0 {
+            return progress;
         }
+        // SAFETY: not empty, and part of a set.
+        unsafe { Self::first_entry(dispatch, table, rest, epoch, progress) }
     }
 
     /// Goes on with the highest slot of `pending`; the end is bit 0.
@@ -142,28 +170,20 @@ impl Thunks {
         table: &Table,
         pending: usize,
         epoch: usize,
+        end: usize,
     ) {
-        // SAFETY: as in `next_entry`.
+        // SAFETY: `pending` has no bits above `SLOTS`, and is not zero: the
+        // end's bit is in it until its function is called. The thunk is
+        // called with the place from which it was read.
         unsafe {
             core::hint::assert_unchecked(pending != 0);
             let at = pending.ilog2() as usize;
             core::hint::assert_unchecked(at <= SLOTS);
-            table.exit(at)(dispatch, table, pending ^ 1 << at, at, epoch);
+            table.exit(at)(dispatch, table, pending ^ 1 << at, at, epoch, end);
         }
     }
 
-    unsafe fn end_entry(
-        _: &mut Dispatch<'_>,
-        _: &Table,
-        _: usize,
-        _: usize,
-        _: usize,
-        refused: usize,
-    ) -> usize {
-        refused
-    }
-
-    unsafe fn end_exit(_: &mut Dispatch<'_>, _: &Table, _: usize, _: usize, _: usize) {}
+    unsafe fn end_exit(_: &mut Dispatch<'_>, _: &Table, _: usize, _: usize, _: usize, _: usize) {}
 
     unsafe fn vacant_entry(
         dispatch: &mut Dispatch<'_>,
@@ -171,9 +191,9 @@ impl Thunks {
         pending: usize,
         slot: usize,
         epoch: usize,
-        refused: usize,
-    ) -> usize {
-        Self::next_entry(dispatch, table, pending, epoch, refused | 1 << slot)
+        progress: Progress,
+    ) -> Progress {
+        Self::next_entry(dispatch, table, pending, epoch, progress.refusing(slot))
     }
 
     unsafe fn vacant_exit(
@@ -182,9 +202,10 @@ impl Thunks {
         pending: usize,
         at: usize,
         epoch: usize,
+        end: usize,
     ) {
-        dispatch.skip_data(at - 1);
-        Self::next_exit(dispatch, table, pending, epoch);
+        let end = dispatch.without_data(end, at - 1);
+        Self::next_exit(dispatch, table, pending, epoch, end);
     }
 
     pub(crate) unsafe fn entry<C: Callback>(
@@ -193,42 +214,49 @@ impl Thunks {
         pending: usize,
         slot: usize,
         epoch: usize,
-        mut refused: usize,
-    ) -> usize {
+        mut progress: Progress,
+    ) -> Progress {
         // SAFETY: called through the slot that holds this function, with its
         // number; the epoch was read before the function was.
         let (callback, was_there) = unsafe { table.owner::<C>(slot, epoch) };
         if !was_there {
-            return Self::next_entry(dispatch, table, pending, epoch, refused | 1 << slot);
+            // SAFETY: as a slot's function would be called.
+            return unsafe { Self::vacant_entry(dispatch, table, pending, slot, epoch, progress) };
         }
         let words = <C::Frame as FrameData>::Words::LEN;
-        if words > 0 && dispatch.data + words + 1 > dispatch.limit {
-            // SAFETY: as a slot's function would be called.
-            return unsafe { Self::miss(dispatch, table, pending, slot, epoch, refused) };
+        let stack = dispatch.stack;
+        // It has come no further than there are words.
+        if words > 0 && stack.room() - progress.position() <= words {
+            // SAFETY: as above.
+            return unsafe { Self::miss(dispatch, table, pending, slot, epoch, progress) };
         }
-        let unwound = OnUnwind(dispatch, pending | 1 << slot | refused);
+        let unwound = EntryUnwound {
+            dispatch: &mut *dispatch,
+            table,
+            pending,
+            epoch,
+            progress,
+        };
         // SAFETY: its owner was there, so it is a `&'static C`.
         let callback = unsafe { &*callback };
-        match callback.entry(Entry::new(unwound.0, slot)) {
+        match callback.entry(Entry::new(unwound.dispatch, table, slot)) {
             Some(data) => {
                 if words > 0 {
                     let data = data.to_words();
-                    let Dispatch {
-                        view,
-                        index,
-                        data: at,
-                        ..
-                    } = *unwound.0;
-                    // SAFETY: there is room, as checked above; `data` begins
-                    // behind the index word; the array's length is 1 to 15.
-                    let end = unsafe { put_data(view, index, at, slot, data.as_slice()) };
-                    unwound.0.data = end;
+                    let (view, index) = (stack.view_in_use(), unwound.dispatch.index);
+                    let at = progress.position();
+                    // SAFETY: claimed, as the owner was there when the claim
+                    // was made for all owners' data, and in bounds, as checked
+                    // above; data begin behind the index word; the array's
+                    // length is 1 to 15.
+                    unsafe { put_data(view, index, at, slot, data.as_slice()) };
+                    progress = progress.advanced(words + 1);
                 }
             }
-            None => refused |= 1 << slot,
+            None => progress = progress.refusing(slot),
         }
         core::mem::forget(unwound);
-        Self::next_entry(dispatch, table, pending, epoch, refused)
+        Self::next_entry(dispatch, table, pending, epoch, progress)
     }
 
     /// An entry's step for a callback whose data found no room. A function of
@@ -241,10 +269,10 @@ impl Thunks {
         pending: usize,
         slot: usize,
         epoch: usize,
-        refused: usize,
-    ) -> usize {
+        progress: Progress,
+    ) -> Progress {
         table.count_missed(slot);
-        Self::next_entry(dispatch, table, pending, epoch, refused | 1 << slot)
+        Self::next_entry(dispatch, table, pending, epoch, progress.refusing(slot))
     }
 
     pub(crate) unsafe fn exit<C: Callback>(
@@ -253,34 +281,42 @@ impl Thunks {
         pending: usize,
         at: usize,
         epoch: usize,
+        mut end: usize,
     ) {
         let slot = at - 1;
         // SAFETY: as in `entry`; the frame's epoch is older still.
         let (callback, was_there) = unsafe { table.owner::<C>(slot, epoch) };
         if !was_there {
             // SAFETY: as a slot's function would be called.
-            return unsafe { Self::vacant_exit(dispatch, table, pending, at, epoch) };
+            return unsafe { Self::vacant_exit(dispatch, table, pending, at, epoch, end) };
         }
         let mut words = <C::Frame as FrameData>::Words::ZERO;
         let len = <C::Frame as FrameData>::Words::LEN;
         if len > 0 {
-            let Some(start) = dispatch.own_data(dispatch.data, slot, len) else {
+            let view = dispatch.view();
+            let Some(start) = view.own_data(end, slot, len) else {
                 // SAFETY: as above.
-                return unsafe { Self::damaged(dispatch, table, pending, at, epoch) };
+                return unsafe { Self::damaged(dispatch, table, pending, at, epoch, end) };
             };
             for (i, word) in words.as_mut_slice().iter_mut().enumerate() {
-                // SAFETY: below `data`, which is not above the stack's words.
-                *word = unsafe { dispatch.view.get_unchecked(start + i) };
+                // SAFETY: below `end`, which is not above the stack's words.
+                *word = unsafe { view.get_unchecked(start + i) };
             }
-            dispatch.data = start;
+            end = start;
         }
         let data = C::Frame::from_words(words);
-        let unwound = OnUnwind(dispatch, pending);
+        let unwound = ExitUnwound {
+            dispatch: &mut *dispatch,
+            table,
+            pending,
+            epoch,
+            end,
+        };
         // SAFETY: its owner was there, so it is a `&'static C`.
         let callback = unsafe { &*callback };
-        callback.exit(Exit::new(unwound.0, slot), data);
+        callback.exit(Exit::new(unwound.dispatch, table, slot), data);
         core::mem::forget(unwound);
-        Self::next_exit(dispatch, table, pending, epoch);
+        Self::next_exit(dispatch, table, pending, epoch, end);
     }
 
     /// An exit's step where a callback's data do not read as its own.
@@ -292,53 +328,88 @@ impl Thunks {
         pending: usize,
         _at: usize,
         epoch: usize,
+        end: usize,
     ) {
-        dispatch.view.stack().count_stray();
-        Self::next_exit(dispatch, table, pending, epoch);
+        dispatch.stack.count_stray();
+        Self::next_exit(dispatch, table, pending, epoch, end);
     }
 }
 
-/// Notes how far a dispatch came, if a callback unwinds out of it.
-struct OnUnwind<'d, 'a>(&'d mut Dispatch<'a>, usize);
-
-impl Drop for OnUnwind<'_, '_> {
-    fn drop(&mut self) {
-        self.0.pending = self.1;
-    }
+/// An entry under way. Dropped only if a callback unwinds: those that had
+/// accepted get their exit, and the call goes on untraced.
+struct EntryUnwound<'d, 'a> {
+    dispatch: &'d mut Dispatch<'a>,
+    table: &'d Table,
+    /// The callbacks not yet called, and the one that unwinds.
+    pending: usize,
+    epoch: usize,
+    progress: Progress,
 }
 
-impl Dispatch<'_> {
-    /// Where the data of `slot` start, if they are what ends at `end`.
-    #[inline(always)]
-    fn own_data(&self, end: usize, slot: usize, len: usize) -> Option<usize> {
-        let start = end.checked_sub(len + 1)?;
-        // SAFETY: `end` is the end of a frame on the stack.
-        let newest = unsafe { self.view.get_unchecked(end - 1) };
-        word::is_data_of(newest, slot, len).then_some(start)
-    }
-
-    /// Steps over the data of a callback that has left.
+impl Drop for EntryUnwound<'_, '_> {
     #[cold]
-    fn skip_data(&mut self, slot: usize) {
-        let Some(newest) = self.data.checked_sub(1) else {
-            return;
+    #[inline(never)]
+    fn drop(&mut self) {
+        let dispatch = &mut *self.dispatch;
+        let asked = dispatch.view().set_at(dispatch.index);
+        let accepted = asked & !self.pending & !self.progress.refused();
+        dispatch.cause = Cause::Unwound;
+        let table = self.table;
+        table.leave(dispatch, accepted, self.epoch, self.progress.position());
+        dispatch.stack.set_state(dispatch.without);
+    }
+}
+
+/// An exit under way. Dropped only if a callback unwinds: the others get
+/// their exit, and the frame is gone.
+struct ExitUnwound<'d, 'a> {
+    dispatch: &'d mut Dispatch<'a>,
+    table: &'d Table,
+    /// The callbacks not yet called, and the end.
+    pending: usize,
+    epoch: usize,
+    end: usize,
+}
+
+impl Drop for ExitUnwound<'_, '_> {
+    #[cold]
+    #[inline(never)]
+    fn drop(&mut self) {
+        let dispatch = &mut *self.dispatch;
+        Thunks::next_exit(dispatch, self.table, self.pending, self.epoch, self.end);
+        dispatch.stack.set_state(dispatch.without);
+    }
+}
+
+impl<'a> Dispatch<'a> {
+    /// The stack's words.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> View<'a> {
+        self.stack.view_in_use()
+    }
+
+    /// `end`, or where the data begin that end there, if they are those of a
+    /// callback that has left.
+    #[cold]
+    fn without_data(&self, end: usize, slot: usize) -> usize {
+        let Some(newest) = end.checked_sub(1) else {
+            return end;
         };
-        if let Kind::Data(index) = word::kind(self.view.get(newest))
-            && index.callback() == slot
-        {
-            self.data = newest.saturating_sub(index.words());
+        match word::kind(self.view().get(newest)) {
+            Kind::Data(index) if index.callback() == slot => newest.saturating_sub(index.words()),
+            _ => end,
         }
     }
 
     /// What the frame remembers of the call.
     #[inline(always)]
     pub(crate) fn record(&self) -> Record {
-        self.view.record_at(self.index).unwrap_or(Record::NONE)
+        self.view().record_at(self.index).unwrap_or(Record::NONE)
     }
 
     /// The frames that enclose this one, newest first.
-    fn enclosing(&self) -> impl Iterator<Item = Found> + '_ {
-        self.view.founds_below(self.index)
+    fn enclosing(&self) -> impl Iterator<Item = Found> + use<'a> {
+        self.view().founds_below(self.index)
     }
 
     /// The real caller: through the frames of the functions that tail-called
@@ -352,8 +423,8 @@ impl Dispatch<'_> {
     }
 
     /// The enclosing frames in which the owner of `slot` takes part.
-    fn enclosing_of(&self, slot: usize) -> impl Iterator<Item = Found> + '_ {
-        let since = self.table.since(slot);
+    fn enclosing_of(&self, table: &Table, slot: usize) -> impl Iterator<Item = Found> + use<'a> {
+        let since = table.since(slot);
         self.enclosing()
             .filter(move |frame| frame.set & (1 << slot) != 0 && since <= frame.record.epoch)
     }
@@ -361,62 +432,47 @@ impl Dispatch<'_> {
     /// The first of [`parents`](Self::parents): a short way where the next frame
     /// is a near one whose newest data are its.
     #[inline(always)]
-    pub(crate) fn parent(&self, place: Place, len: usize) -> Option<(usize, usize)> {
+    pub(crate) fn parent(&self, table: &Table, place: Place, len: usize) -> Option<(usize, usize)> {
         let (slot, before) = (place.slot(), usize::from(place.offset));
-        match self.view.near_below(self.index) {
+        match self.view().near_below(self.index) {
             Ok(None) => return None,
             Ok(Some(frame)) => {
                 let takes_part = frame.set & (1 << slot) != 0
-                    && self.table.since(slot) <= frame.record.epoch
+                    && table.since(slot) <= frame.record.epoch
                     && place.gate().is_none();
-                if takes_part && let Some(start) = self.own_data(frame.end, slot, before + len) {
+                if takes_part
+                    && let Some(start) = self.view().own_data(frame.end, slot, before + len)
+                {
                     return Some((frame.record.func, start + before));
                 }
             }
             Err(NotNear) => {}
         }
-        self.parents(place, len).next()
+        self.parents(table, place, len).next()
     }
 
     /// The enclosing frames in which `place` takes part, newest first: each
     /// one's function, and where the `len` words of `place` start.
     pub(crate) fn parents(
         &self,
+        table: &Table,
         place: Place,
         len: usize,
-    ) -> impl Iterator<Item = (usize, usize)> + '_ {
+    ) -> impl Iterator<Item = (usize, usize)> + use<'a> {
+        let view = self.view();
         let before = usize::from(place.offset);
-        self.enclosing_of(place.slot()).filter_map(move |frame| {
-            let start = self.data_in(&frame, place.slot(), before + len)?;
-            let takes_part = place
-                .gate()
-                .is_none_or(|gate| self.view.get(start + gate) != 0);
-            takes_part.then_some((frame.record.func, start + before))
-        })
+        self.enclosing_of(table, place.slot())
+            .filter_map(move |frame| {
+                let start = view.data_in(&frame, place.slot(), before + len)?;
+                let takes_part = place.gate().is_none_or(|gate| view.get(start + gate) != 0);
+                takes_part.then_some((frame.record.func, start + before))
+            })
     }
 
-    pub(crate) fn depth(&self, place: Place, len: usize) -> usize {
+    pub(crate) fn depth(&self, table: &Table, place: Place, len: usize) -> usize {
         match place.gate() {
-            None => self.enclosing_of(place.slot()).count(),
-            Some(_) => self.parents(place, len).count(),
+            None => self.enclosing_of(table, place.slot()).count(),
+            Some(_) => self.parents(table, place, len).count(),
         }
-    }
-
-    /// Where the `len` words start that the owner of `slot` keeps in `frame`.
-    fn data_in(&self, frame: &Found, slot: usize, len: usize) -> Option<usize> {
-        let mut end = frame.end;
-        if len == 0 {
-            return Some(end);
-        }
-        while end > frame.index + 1 {
-            if let Some(start) = self.own_data(end, slot, len) {
-                return Some(start);
-            }
-            let Kind::Data(index) = word::kind(self.view.get(end - 1)) else {
-                return None;
-            };
-            end = end.checked_sub(index.words() + 1)?;
-        }
-        None
     }
 }

@@ -78,12 +78,13 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         // nobody else has them.
         unsafe { stack.attach_local(&mut words, real_stack) }.ok()?;
         let view = stack.view()?;
-        let push = |slot: usize| {
-            if let Some(claim) = view.claim(stack.state(), 0, &Self::rehearsed(slot), 0) {
-                claim.commit(0, claim.index + 1);
+        let push_frame = |record: &Record| {
+            let before = stack.state().with_guards_of(State::EMPTY);
+            if let Some(claim) = view.claim(before, 0, record, 0, 0) {
+                stack.set_state(before.at(claim.index + 1));
             }
-            stack.set_state(stack.state().with_guards_of(State::EMPTY));
         };
+        let push = |slot: usize| push_frame(&Self::rehearsed(slot));
         // Refused, near and wide; then a return that finds its frame.
         enter(return_slot);
         // SAFETY: the slot's word, above.
@@ -92,6 +93,12 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         // SAFETY: as above.
         unsafe { return_slot.write_volatile(near) };
         push(slot);
+        leave(return_slot);
+        // A wide one.
+        push_frame(&Record {
+            func: !near,
+            ..Self::rehearsed(slot)
+        });
         leave(return_slot);
         // Returns over other frames, with and without a slot of their own.
         push(slot);

@@ -30,19 +30,21 @@ use core::ptr;
 
 use super::dispatch::{Dispatch, EntryThunk, ExitThunk, Thunks};
 use crate::Callback;
-use crate::ret_stack::word::MAX_EPOCH;
+use crate::ret_stack::word::{MAX_EPOCH, Progress, near_need};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, count, fence};
 
 /// The number of callback slots that a frame's set has room for.
 pub(crate) const SLOTS: usize = 16;
 
+/// Every slot's bit.
+pub(crate) const ALL_CALLBACKS: usize = usize::MAX >> (usize::BITS - SLOTS as u32);
+
 /// No owner.
 const NEVER: usize = usize::MAX;
 
 /// The slots, as arrays of one field each: a dispatch steps through them by
-/// the set's bits, with no multiplication. The entry functions have one more
-/// place at their end and the exit functions one at their start, which end a
-/// dispatch.
+/// the set's bits, with no multiplication. The exit functions have one more
+/// place at their start, which ends a dispatch.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The slots that have an owner, one bit each. Stored with release after
@@ -53,10 +55,12 @@ pub(crate) struct Table {
     /// an owner at or below the epoch is seen whole.
     epoch: AtomicUsize,
     /// The data words that all owners together may keep in one frame, their
-    /// index words included. An upper bound: relaxed, as a callback that finds
-    /// no room is counted, not lost.
+    /// index words included. See [`data_words`](Self::data_words).
     data_words: AtomicUsize,
-    entry: [AtomicPtr<()>; SLOTS + 1],
+    /// What a call needs that enters the short way: the words of a near frame
+    /// and `data_words`, or more than there can be.
+    need: AtomicUsize,
+    entry: [AtomicPtr<()>; SLOTS],
     exit: [AtomicPtr<()>; SLOTS + 1],
     object: [AtomicPtr<()>; SLOTS],
     since: [AtomicUsize; SLOTS],
@@ -73,18 +77,18 @@ impl Table {
             active: AtomicUsize::new(0),
             epoch: AtomicUsize::new(0),
             data_words: AtomicUsize::new(0),
-            entry: [const { AtomicPtr::new(Thunks::VACANT_ENTRY as *mut ()) }; SLOTS + 1],
+            need: AtomicUsize::new(near_need(0, 0)),
+            entry: [const { AtomicPtr::new(Thunks::VACANT_ENTRY as *mut ()) }; SLOTS],
             exit: [const { AtomicPtr::new(Thunks::VACANT_EXIT as *mut ()) }; SLOTS + 1],
             object: [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS],
             since: [const { AtomicUsize::new(NEVER) }; SLOTS],
             words: [const { AtomicUsize::new(0) }; SLOTS],
             missed: [const { AtomicU32::new(0) }; SLOTS],
         };
-        this.with_ends()
+        this.with_end()
     }
 
-    const fn with_ends(mut self) -> Self {
-        self.entry[SLOTS] = AtomicPtr::new(Thunks::END_ENTRY as *mut ());
+    const fn with_end(mut self) -> Self {
         self.exit[0] = AtomicPtr::new(Thunks::END_EXIT as *mut ());
         self
     }
@@ -105,9 +109,31 @@ impl Table {
         self.epoch.load(Ordering::Acquire)
     }
 
+    /// The data words that all owners together may keep in one frame, if the
+    /// epoch was read before: an owner at or below that epoch either has its
+    /// part in the sum, or has left and will be found to have. Relaxed: the
+    /// epoch's acquire pairs with the release that follows when a part is
+    /// added; and when one is taken away, the release fence before that, in
+    /// `vacate`, pairs with the acquire fence in `owner`.
     #[inline(always)]
     pub(crate) fn data_words(&self) -> usize {
         self.data_words.load(Ordering::Relaxed)
+    }
+
+    /// What a call needs that enters the short way, if the epoch was read
+    /// before. As [`data_words`](Self::data_words); and the epoch is one for
+    /// near frames, unless this is more than any stack has.
+    #[inline(always)]
+    pub(crate) fn need(&self) -> usize {
+        self.need.load(Ordering::Relaxed)
+    }
+
+    /// `data_words` has changed, or the epoch will: with the table's lock held.
+    /// A swap, as what follows a release fence by others' swaps alone is still
+    /// ordered by it.
+    fn set_need(&self, epoch: usize) {
+        let need = near_need(self.data_words(), epoch);
+        self.need.swap(need, Ordering::Relaxed);
     }
 
     #[inline(always)]
@@ -130,11 +156,11 @@ impl Table {
         }
     }
 
-    /// The function that continues an entry at `at`, a slot or the end.
+    /// The function that continues an entry at the slot `at`.
     ///
     /// # Safety
     ///
-    /// `at <= SLOTS`.
+    /// `at < SLOTS`.
     #[inline(always)]
     pub(crate) unsafe fn entry(&self, at: usize) -> EntryThunk {
         // SAFETY: in bounds, by the caller.
@@ -226,6 +252,7 @@ impl Table {
         let words = Thunks::data_words::<C>();
         self.words[slot].store(words, Ordering::Relaxed);
         self.data_words.fetch_add(words, Ordering::Relaxed);
+        self.set_need(epoch);
         // Release pairs with the acquire fence in `owner`: who reads this
         // `since` has read this object or will find it changed.
         self.since[slot].store(epoch, Ordering::Release);
@@ -258,6 +285,7 @@ impl Table {
         self.object[slot].store(ptr::null_mut(), Ordering::Relaxed);
         let words = self.words[slot].load(Ordering::Relaxed);
         self.data_words.fetch_sub(words, Ordering::Relaxed);
+        self.set_need(self.epoch.load(Ordering::Relaxed));
     }
 
     pub(crate) fn count_missed(&self, slot: usize) {
@@ -272,17 +300,30 @@ impl Table {
             .map_or(0, |m| m.load(Ordering::Relaxed))
     }
 
-    /// Calls the entries of the callbacks of `set`, in slot order; returns
-    /// those that take no part.
+    /// Calls the entries of the callbacks of `set`, in slot order, with the first
+    /// data at `at`; returns how far it came.
+    ///
+    /// # Safety
+    ///
+    /// `set` has a bit, and none above the slots'. What the owners keep has
+    /// been claimed from `at` on, as far as the stack has words.
     #[inline(always)]
-    pub(crate) fn enter(&self, dispatch: &mut Dispatch<'_>, set: usize, epoch: usize) -> usize {
-        Thunks::next_entry(dispatch, self, set | 1 << SLOTS, epoch, 0)
+    pub(crate) unsafe fn enter(
+        &self,
+        dispatch: &mut Dispatch<'_>,
+        set: usize,
+        epoch: usize,
+        at: usize,
+    ) -> Progress {
+        // SAFETY: the caller's.
+        unsafe { Thunks::first_entry(dispatch, self, set, epoch, Progress::at(at)) }
     }
 
-    /// Calls the exits of the callbacks of `set`, in reverse slot order.
+    /// Calls the exits of the callbacks of `set`, in reverse slot order, whose
+    /// data end at `end`.
     #[inline(always)]
-    pub(crate) fn leave(&self, dispatch: &mut Dispatch<'_>, set: usize, epoch: usize) {
-        Thunks::next_exit(dispatch, self, set << 1 | 1, epoch);
+    pub(crate) fn leave(&self, dispatch: &mut Dispatch<'_>, set: usize, epoch: usize, end: usize) {
+        Thunks::next_exit(dispatch, self, set << 1 | 1, epoch, end);
     }
 }
 

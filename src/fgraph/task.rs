@@ -4,7 +4,7 @@
 
 use core::ptr::NonNull;
 
-use super::{Cause, Fgraph};
+use super::{ALL_CALLBACKS, Cause, Fgraph};
 use crate::arch::chain;
 use crate::ret_stack::word::{Record, State};
 use crate::ret_stack::{DetachError, Found, RetStack, View};
@@ -201,6 +201,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         if set == 0 {
             return None;
         }
+        let epoch = self.table.epoch();
         let _inside = crate::arch::inside_if!(self.is_classic());
         let call = super::Call {
             func,
@@ -209,7 +210,9 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             tail: false,
             registers: None,
         };
-        P::current(|stack| self.enter_on(stack, call, set)).flatten()
+        let mut place = 0;
+        let enter = |stack: &RetStack| self.enter_on(stack, call, set, epoch, &mut place);
+        (P::current(enter) == Some(true)).then_some(place)
     }
 
     /// Leaves the scope of `func` whose frame is at `index`, if it has not
@@ -268,7 +271,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             // It ended with the traced function that enclosed it.
             None => stack.set_state(state),
             Some(scope) if calls => {
-                view.disown(&scope);
+                view.refuse(scope.index, ALL_CALLBACKS);
                 // A claim, so that interrupts leave all frames where they are.
                 let reserved = state.reserved().max(state.top() + 1);
                 let ending = state.claimed(reserved).guarded(context as usize);

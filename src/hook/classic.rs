@@ -50,7 +50,7 @@
 
 use super::{Global, Registers};
 use crate::arch;
-use crate::fgraph::{Call, SLOTS};
+use crate::fgraph::{ALL_CALLBACKS, Call};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 
 #[doc(hidden)]
@@ -76,9 +76,6 @@ impl Binding {
         }
     }
 }
-
-/// Every slot's bit.
-const ALL_CALLBACKS: usize = usize::MAX >> (usize::BITS - SLOTS as u32);
 
 /// Return addresses and slots below are nobody's.
 const FIRST_PAGE: usize = 4096;
@@ -182,8 +179,7 @@ pub(crate) unsafe extern "C" fn end<B: Global<N>, const N: usize>(
     slot: *mut usize,
 ) -> usize {
     // SAFETY: the stub's address was in the slot, so an entry was accepted.
-    let ret = unsafe { B::fgraph().leave(slot.addr(), Some(registers)) };
-    ret.unwrap_or_else(arch::lost)
+    unsafe { B::fgraph().leave_or(slot.addr(), Some(registers), arch::lost) }
 }
 
 /// Defines a symbol that compiled code calls.

@@ -317,14 +317,11 @@ pub(crate) unsafe extern "C" fn enter<B: Global<N>, const N: usize>(
     slot: *const usize,
     func: usize,
 ) -> bool {
-    if slot.is_null() || !slot.is_aligned() {
-        return false;
-    }
-    // SAFETY: the stub's contract.
+    // SAFETY: the stub's contract. One that is not aligned is refused later.
     unsafe {
         let call = Call {
             func,
-            ret: slot.read(),
+            ret: slot.read_unaligned(),
             slot: slot as usize,
             tail: false,
             registers: registers.as_ref(),
@@ -343,6 +340,5 @@ pub(crate) unsafe extern "C" fn leave<B: Global<N>, const N: usize>(
     slot: *const usize,
 ) -> usize {
     // SAFETY: the stub's contract.
-    let ret = unsafe { B::fgraph().leave(slot as usize, registers.as_ref()) };
-    ret.unwrap_or_else(arch::lost)
+    unsafe { B::fgraph().leave_or(slot as usize, registers.as_ref(), arch::lost) }
 }

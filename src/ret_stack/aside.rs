@@ -13,7 +13,7 @@ pub(crate) struct Aside {
     state: State,
     len: u32,
     span: u32,
-    window: usize,
+    slots: usize,
     slept: u64,
     counters: Counters,
 }
@@ -25,11 +25,12 @@ impl RetStack {
     pub(crate) fn put_aside(&self) -> Aside {
         Aside {
             // Relaxed, as are those of `put_back`: nobody else looks meanwhile.
+            // The length first, as where words are detached.
+            len: self.close() as u32,
             words: self.words.swap(ptr::null_mut(), Ordering::Relaxed),
             state: self.state(),
-            len: self.len.load(Ordering::Relaxed),
             span: self.span.load(Ordering::Relaxed),
-            window: self.window.load(Ordering::Relaxed),
+            slots: self.slots.load(Ordering::Relaxed),
             slept: self.slept.get(),
             counters: self.counters(),
         }
@@ -43,7 +44,7 @@ impl RetStack {
             state,
             len,
             span,
-            window,
+            slots,
             slept,
             counters,
         } = aside;
@@ -53,16 +54,17 @@ impl RetStack {
             unwound,
             strays,
         } = counters;
+        self.close();
         self.set_state(state);
-        self.len.store(len, Ordering::Relaxed);
         self.span.store(span, Ordering::Relaxed);
-        self.window.store(window, Ordering::Relaxed);
+        self.slots.store(slots, Ordering::Relaxed);
         self.slept.set(slept);
         self.overruns.store(overruns, Ordering::Relaxed);
         self.recursions.store(recursions, Ordering::Relaxed);
         self.unwound.store(unwound, Ordering::Relaxed);
         self.strays.store(strays, Ordering::Relaxed);
-        // As in `attach`: publishes all of the above.
+        // As in `attach`: these publish all of the above.
         self.words.store(words, Ordering::Release);
+        self.len.store(len, Ordering::Release);
     }
 }

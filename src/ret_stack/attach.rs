@@ -5,9 +5,9 @@
 use core::ops::Range;
 use core::ptr::{self, NonNull};
 
-use super::word::{MAX_WORDS, State, Window};
+use super::word::{MAX_WORDS, Slots, State};
 use super::{RetStack, View};
-use crate::sync::{self, AtomicUsize, Ordering};
+use crate::sync::{self, AtomicUsize, Ordering, compiler_fence};
 
 /// Why words were not attached. Nothing has changed.
 ///
@@ -153,17 +153,17 @@ impl RetStack {
         {
             return Err(AttachError::Attached);
         }
+        let words = if len == 0 { Self::no_words() } else { words };
         for i in 0..len {
             // Zeroed words carry no frame of a former task.
             // SAFETY: `i < len`, and the caller promises so many valid words.
             unsafe { &*words.add(i) }.store(0, Ordering::Relaxed);
         }
-        // Relaxed, all of these: the release below publishes them.
+        // Relaxed, all of these: the releases below publish them.
         self.state.store(State::EMPTY.word(), Ordering::Relaxed);
-        self.len.store(len as u32, Ordering::Relaxed);
         self.span.store(span, Ordering::Relaxed);
-        let window = Window::around(low).base();
-        self.window.store(window, Ordering::Relaxed);
+        self.slots
+            .store(Slots::around(low).word(), Ordering::Relaxed);
         self.slept.set(0);
         for counter in [
             &self.overruns,
@@ -175,6 +175,8 @@ impl RetStack {
         }
         // Publishes all of the above to `view` on any CPU.
         self.words.store(words, Ordering::Release);
+        // Publishes the words too: pairs with the acquire in `room`.
+        self.len.store(len as u32, Ordering::Release);
         Ok(())
     }
 
@@ -200,6 +202,13 @@ impl RetStack {
     #[inline(always)]
     pub(super) fn claimed() -> *mut AtomicUsize {
         ptr::without_provenance_mut(1)
+    }
+
+    /// What stands for the address of no words at all, which are attached too:
+    /// that of none, and well aligned.
+    #[inline(always)]
+    pub(super) fn no_words() -> *mut AtomicUsize {
+        ptr::dangling_mut()
     }
 
     /// Takes the words back; the task is no longer traced. Any context.
@@ -242,25 +251,36 @@ impl RetStack {
             return Err(DetachError::InUse);
         }
         // The stack becomes unreachable before the words are given back: an
-        // interrupt from here on is not traced. Of two that detach at once, one
-        // gets them. Release pairs with the acquire in `attach_raw`.
+        // interrupt from here on is not traced. Of two that detach at once,
+        // one finds its length.
+        let len = self.close();
+        if len == 0 && words != Self::no_words() {
+            return Err(DetachError::Detached);
+        }
+        // Release pairs with the acquire in `attach_raw`.
         self.words
             .compare_exchange(words, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed)
             .map_err(|_| DetachError::Detached)?;
-        // Relaxed: `view` has acquired what `attach_raw` stored.
-        Ok((words, self.len.load(Ordering::Relaxed) as usize))
+        Ok((words, len))
+    }
+
+    /// From here on the task and its interrupts find no words. Returns how many
+    /// there were. Relaxed: they run on this CPU, or not at all.
+    pub(super) fn close(&self) -> usize {
+        let len = self.len.swap(0, Ordering::Relaxed) as usize;
+        compiler_fence(Ordering::SeqCst);
+        len
     }
 
     /// Takes the words away from a stack that its owner has emptied, whatever
     /// its guards are.
     pub(crate) fn give_back(&self) -> Result<NonNull<[usize]>, DetachError> {
+        let len = self.close();
         // As in `detach_raw`.
         let words = self.words.swap(ptr::null_mut(), Ordering::AcqRel);
         // Nobody waits for a task that has ended. Not before the swap: an
         // interrupt must not find words and nobody inside.
         self.set_state(State::EMPTY);
-        // Relaxed: the swap has acquired what `attach_raw` stored.
-        let len = self.len.load(Ordering::Relaxed) as usize;
         NonNull::new(words.cast::<usize>())
             .map(|words| NonNull::slice_from_raw_parts(words, len))
             .ok_or(DetachError::Detached)

@@ -4,7 +4,9 @@
 //! All access to words is here.
 
 use super::RetStack;
-use super::word::{self, Index, Kind, NEAR_WORDS, Record, State, WIDE_WORDS, Window};
+use super::word::{
+    self, Index, Kind, NEAR_WORDS, Record, SlotCode, Slots, State, TELLING, WIDE_WORDS, Window,
+};
 use crate::sync::{AtomicUsize, Ordering};
 
 /// An attached stack: the words can be reached. All reads are bounded.
@@ -70,47 +72,18 @@ impl<'a> View<'a> {
         (at < self.len()).then(|| unsafe { &*self.words.add(at) }.fetch_add(by, Ordering::Relaxed))
     }
 
-    /// Claims room for a near frame and `data` words on a stack at rest:
-    /// `None`, and nothing has changed, if it is not, or has less room.
-    ///
-    /// Until [`Claim::commit`] or [`Claim::cancel`], interrupts stay above.
-    #[inline(always)]
-    pub(crate) fn claim_at_rest(
-        self,
-        state: State,
-        context: usize,
-        data: usize,
-    ) -> Option<Claim<'a>> {
-        if !state.is_at_rest() {
-            return None;
-        }
-        let words = NEAR_WORDS + data;
-        let limit = state.resting_top() + words;
-        if limit > self.len() {
-            return None;
-        }
-        let claimed = state.claiming(words, context);
-        self.stack.set_state(claimed);
-        Some(Claim {
-            view: self,
-            state,
-            claimed,
-            index: limit - 1 - data,
-            limit,
-        })
-    }
-
     /// Claims room for a frame, and as many of the `data` words that callbacks
-    /// may want as there are; writes the frame, as one that nobody wants yet.
-    /// `None` if it has no room.
+    /// may want as there are; writes the frame, as one whose return `set`
+    /// wants. `None` if it has no room.
     pub(crate) fn claim(
         self,
         state: State,
         context: usize,
         record: &Record,
+        set: usize,
         data: usize,
-    ) -> Option<Claim<'a>> {
-        let near = record.near(Window::code(), self.stack.window());
+    ) -> Option<Claim> {
+        let near = record.near(set, Window::code(), self.stack.slots());
         // Only wide frames lie above a gap: popping a near one need not look.
         let near = near.filter(|_| !state.has_claim());
         let head = if near.is_some() {
@@ -127,90 +100,194 @@ impl<'a> View<'a> {
         let limit = (index + 1 + data).min(len);
         let claimed = state.claimed(limit).guarded(context);
         self.stack.set_state(claimed);
-        if state.has_claim() {
-            let below = state.reserved();
-            // SAFETY: `below < index < len`, and it is claimed above.
-            unsafe { self.set_unchecked(below, word::gap(below - state.top())) };
+        // SAFETY: what is below `limit`, which is not above `len`, is claimed;
+        // `index` is, and what comes before it from `start` on.
+        unsafe {
+            if state.has_claim() {
+                let below = state.reserved();
+                self.set_unchecked(below, word::gap(below - state.top()));
+            }
+            match near {
+                Some(words) => self.put_head(start, words),
+                None => self.put_head(start, record.wide(set)),
+            }
         }
-        let claim = Claim {
-            view: self,
-            state,
-            claimed,
-            index,
-            limit,
-        };
-        match near {
-            Some(words) => claim.put_head(words),
-            None => claim.put_head(record.wide()),
+        Some(Claim { claimed, index })
+    }
+
+    /// Writes a frame.
+    ///
+    /// # Safety
+    ///
+    /// The words from `start` on are claimed, as many as are written.
+    #[inline(always)]
+    unsafe fn put_head<const HEAD: usize>(&self, start: usize, words: [usize; HEAD]) {
+        for (i, word) in words.into_iter().enumerate() {
+            // SAFETY: the caller's.
+            unsafe { self.set_unchecked(start + i, word) };
         }
-        Some(claim)
     }
 }
 
 /// Room for one frame, claimed and not yet committed.
 #[derive(Clone, Copy)]
-pub(crate) struct Claim<'a> {
-    view: View<'a>,
-    /// The state before the claim.
-    state: State,
+pub(crate) struct Claim {
     /// The state while it holds.
-    claimed: State,
-    /// Where the callback-index word goes.
+    pub(crate) claimed: State,
+    /// Where the callback-index word is.
     pub(crate) index: usize,
-    /// The end of what is claimed.
-    pub(crate) limit: usize,
 }
 
-impl Claim<'_> {
-    /// Writes the frame, as one that nobody wants yet; false, and nothing is
-    /// written, if it is not a near one.
+/// The short ways, for a stack at rest: a call enters that puts no older frame
+/// in doubt, and the newest call returns, and their frames are near ones.
+impl RetStack {
+    /// Claims `need` words above the top, for a near frame and data: `None`,
+    /// and nothing has changed, if the stack is not at rest, has less room, or
+    /// no words at all.
+    ///
+    /// Until a state without the claim is set, interrupts stay above.
     #[inline(always)]
-    pub(crate) fn put_near(&self, record: &Record) -> bool {
-        let near = record.near(Window::code(), self.view.stack.window());
-        match near {
-            Some(words) => self.put_head(words),
-            None => return false,
+    pub(crate) fn claim_at_rest(
+        &self,
+        before: State,
+        context: usize,
+        need: usize,
+    ) -> Option<Claim> {
+        let top = before.resting_top();
+        // All in one: not at rest, the top is above any length, and without
+        // words the length is 0. No claim is so large that the sum wraps.
+        if top.wrapping_add(need) > self.room() {
+            return None;
         }
+        let claimed = before.claiming(need, context);
+        self.set_state(claimed);
+        let index = top + NEAR_WORDS - 1;
+        Some(Claim { claimed, index })
+    }
+
+    /// Writes a near frame into a claim on a stack that was filled up to `top`,
+    /// as one whose return `set` wants; false, and nothing is written, if the
+    /// record does not fit one, or the slot is not below that of the newest
+    /// frame, so that it is in doubt. The record's epoch is one for near frames.
+    ///
+    /// # Safety
+    ///
+    /// `top` was a stack's at rest, and [`NEAR_WORDS`] above it are claimed.
+    #[inline(always)]
+    pub(crate) unsafe fn put_near(&self, top: usize, record: &Record, set: usize) -> bool {
+        let Some(head) = record.near_head(Window::code()) else {
+            return false;
+        };
+        // SAFETY: claimed, by the caller.
+        unsafe { self.view_in_use().put_head(top, head) };
+        let mut slot = SlotCode::NONE;
+        if record.slot != 0 {
+            slot = SlotCode::of(record.slot, self.slots());
+            let fits = match top.checked_sub(NEAR_WORDS) {
+                None => slot.is_code(),
+                Some(_) => {
+                    let is = |words| slot.is_below(words);
+                    // SAFETY: frames lie below a top.
+                    unsafe { self.view_in_use().near_ending_at(top, is) }.is_some()
+                }
+            };
+            if !fits {
+                return false;
+            }
+        }
+        let index = [record.near_index(slot, set)];
+        // SAFETY: as above.
+        unsafe { self.view_in_use().put_head(top + NEAR_WORDS - 1, index) };
         true
     }
 
+    /// A stack at rest that is not empty.
     #[inline(always)]
-    fn put_head<const HEAD: usize>(&self, words: [usize; HEAD]) {
-        for (i, word) in words.into_iter().enumerate() {
-            // SAFETY: at or below `index`, which is below the limit: claimed.
-            unsafe { self.view.set_unchecked(self.index + 1 - HEAD + i, word) };
+    pub(crate) fn filled_at_rest(&self, state: State) -> Option<View<'_>> {
+        // As in `claim_at_rest`; below an empty stack all is above any length.
+        let start = state.resting_top().wrapping_sub(NEAR_WORDS);
+        (start < self.room()).then(|| self.view_in_use())
+    }
+}
+
+impl View<'_> {
+    /// The newest frame of a stack at rest that is not empty, if it is a near
+    /// one on `slot`: the position of its callback-index word, and where it
+    /// returns to.
+    ///
+    /// # Safety
+    ///
+    /// [`filled_at_rest`](RetStack::filled_at_rest) gave the view for `state`.
+    #[inline(always)]
+    pub(crate) unsafe fn near_on_slot(&self, state: State, slot: usize) -> Option<(usize, usize)> {
+        let code = SlotCode::of(slot, self.stack.slots());
+        let is = |words| code.is_of(words);
+        // SAFETY: no frame ends above the words.
+        let index = unsafe { self.near_ending_at(state.resting_top(), is) }?;
+        // SAFETY: all of a near frame lies in the stack.
+        let head = unsafe { self.head_at(index + 1 - NEAR_WORDS) };
+        Some((index, Record::near_ret(head, Window::code())))
+    }
+
+    /// The callbacks and the epoch of the near frame whose callback-index word
+    /// is at `index`.
+    ///
+    /// # Safety
+    ///
+    /// It is, and in the stack.
+    #[inline(always)]
+    pub(crate) unsafe fn near_wanted(&self, index: usize) -> (usize, usize) {
+        // SAFETY: the caller's.
+        Index::from_near(unsafe { self.get_unchecked(index) }).wanted()
+    }
+
+    /// The position of the index word of the near frame that ends at `end`, if
+    /// what tells its slot `is` the wanted one, without data or with.
+    ///
+    /// # Safety
+    ///
+    /// `end` is neither below [`NEAR_WORDS`] nor above the stack's length.
+    #[inline(always)]
+    unsafe fn near_ending_at(
+        &self,
+        end: usize,
+        is: impl Fn([usize; TELLING]) -> bool,
+    ) -> Option<usize> {
+        // SAFETY: the caller's.
+        let words = unsafe { self.head_at(end - TELLING) };
+        if is(words) {
+            return Some(end - 1);
         }
+        let distance = word::distance(words[TELLING - 1])?;
+        let start = (end - NEAR_WORDS).checked_sub(distance)?;
+        // SAFETY: below the other.
+        let words = unsafe { self.head_at(start + NEAR_WORDS - TELLING) };
+        is(words).then_some(start + NEAR_WORDS - 1)
     }
 
-    /// Makes the frame whole: `set` is who wants the return, `end` the
-    /// position above the last data.
+    /// Words from `start` on.
+    ///
+    /// # Safety
+    ///
+    /// `start + N` is not above the stack's length.
     #[inline(always)]
-    pub(crate) fn commit(&self, set: usize, end: usize) {
-        // SAFETY: `index` is below the limit: claimed, and in bounds.
-        unsafe {
-            let index = self.view.get_unchecked(self.index);
-            self.view
-                .set_unchecked(self.index, word::with_set(index, set));
-        }
-        self.view.stack.set_state(self.state.at(end));
+    unsafe fn head_at<const N: usize>(&self, start: usize) -> [usize; N] {
+        // SAFETY: the caller's.
+        core::array::from_fn(|i| unsafe { self.get_unchecked(start + i) })
     }
 
-    /// The state before the claim.
-    #[inline(always)]
-    pub(crate) fn before(&self) -> State {
-        self.state
+    /// The callbacks that want the return of the frame whose callback-index
+    /// word is at `index`.
+    pub(crate) fn set_at(&self, index: usize) -> usize {
+        word::set_of(self.get(index))
     }
 
-    /// Whether interrupts have left frames above the claim.
-    #[inline(always)]
-    pub(crate) fn has_frames_above(&self) -> bool {
-        self.view.stack.state() != self.claimed
-    }
-
-    /// Gives the room back: nobody wants the return.
-    #[inline(always)]
-    pub(crate) fn cancel(&self) {
-        self.view.stack.set_state(self.state);
+    /// Some callbacks do not want the return of the frame whose
+    /// callback-index word is at `index`. Returns those that do.
+    pub(crate) fn refuse(&self, index: usize, callbacks: usize) -> usize {
+        let word = word::without(self.get(index), callbacks);
+        self.set(index, word);
+        word::set_of(word)
     }
 }
 
@@ -272,7 +349,7 @@ impl View<'_> {
             }
             // SAFETY: just checked.
             match word::kind(unsafe { self.get_unchecked(newest) }) {
-                Kind::Near(set) => return self.near_at(newest, set, top),
+                Kind::Near(_) => return self.near_at(newest, top),
                 // Below a gap, strictly lower: the loop ends.
                 Kind::Gap(claimed) => top = newest.checked_sub(claimed)?,
                 Kind::Data(data) => {
@@ -284,46 +361,32 @@ impl View<'_> {
         }
     }
 
-    /// The newest frame of a stack at rest, if it is a near one on `slot`.
+    /// Where the `len` words of data of the callback `slot` start, if they are
+    /// what ends at `end`, a frame's end or that of data in it.
     #[inline(always)]
-    pub(crate) fn near_on_slot(&self, state: State, slot: usize) -> Option<Found> {
-        let (index, word, words) = self.near_ending_at(state.resting_top())?;
-        if !word::is_on_slot(words, slot, self.stack.window()) {
-            return None;
+    pub(crate) fn own_data(&self, end: usize, slot: usize, len: usize) -> Option<usize> {
+        let start = end.checked_sub(len + 1)?;
+        // SAFETY: `end` is the end of a frame on the stack.
+        let newest = unsafe { self.get_unchecked(end - 1) };
+        word::is_data_of(newest, slot, len).then_some(start)
+    }
+
+    /// Where the `len` words start that the owner of `slot` keeps in `frame`.
+    pub(crate) fn data_in(&self, frame: &Found, slot: usize, len: usize) -> Option<usize> {
+        let mut end = frame.end;
+        if len == 0 {
+            return Some(end);
         }
-        Some(self.near(index, word, words, state.resting_top()))
-    }
-
-    /// Whether a stack at rest is empty, or its newest frame is a near one with
-    /// a slot above `slot`: then no frame is in doubt when a call enters there.
-    #[inline(always)]
-    pub(crate) fn is_above(&self, state: State, slot: usize) -> bool {
-        state.resting_top() == 0
-            || self
-                .near_ending_at(state.resting_top())
-                .is_some_and(|(_, _, words)| word::is_above(words, slot, self.stack.window()))
-    }
-
-    /// The frame that ends at `end`, where the stack's words or other frames
-    /// begin, if it is a near one: the position of its index word, that word,
-    /// and all words of its head.
-    #[inline(always)]
-    fn near_ending_at(&self, end: usize) -> Option<(usize, Index, [usize; NEAR_WORDS])> {
-        let mut index = end.checked_sub(1)?;
-        // SAFETY: no frame ends above the words.
-        let mut newest = unsafe { self.get_unchecked(index) };
-        if !word::is_near(newest) {
-            let Kind::Data(data) = word::kind(newest) else {
+        while end > frame.index + 1 {
+            if let Some(start) = self.own_data(end, slot, len) {
+                return Some(start);
+            }
+            let Kind::Data(index) = word::kind(self.get(end - 1)) else {
                 return None;
             };
-            index = index.checked_sub(data.distance())?;
-            // SAFETY: below the frame's end.
-            newest = unsafe { self.get_unchecked(index) };
+            end = end.checked_sub(index.words() + 1)?;
         }
-        let Kind::Near(word) = word::kind(newest) else {
-            return None;
-        };
-        Some((index, word, self.head(index)?))
+        None
     }
 
     /// Where the frame starts whose callback-index word is at `index`.
@@ -337,7 +400,7 @@ impl View<'_> {
     #[inline(always)]
     pub(crate) fn record_at(&self, index: usize) -> Option<Record> {
         let found = match word::kind(self.get(index)) {
-            Kind::Near(set) => self.near_at(index, set, index + 1),
+            Kind::Near(_) => self.near_at(index, index + 1),
             _ => self.frame_at(index, index + 1),
         };
         found.map(|found| found.record)
@@ -352,24 +415,31 @@ impl View<'_> {
         match start.ok_or(NotNear)? {
             0 => Ok(None),
             end => {
-                let (index, word, words) = self.near_ending_at(end).ok_or(NotNear)?;
-                Ok(Some(self.near(index, word, words, end)))
+                let is = |words: [usize; TELLING]| word::is_near(words[TELLING - 1]);
+                if end < NEAR_WORDS {
+                    return Err(NotNear);
+                }
+                // SAFETY: below `index`, where a word was found.
+                let index = unsafe { self.near_ending_at(end, is) }.ok_or(NotNear)?;
+                // SAFETY: all of a near frame lies in the stack.
+                let words = unsafe { self.head_at(index + 1 - NEAR_WORDS) };
+                Ok(Some(self.near(index, words, end, self.stack.slots())))
             }
         }
     }
 
-    /// The near frame whose callback-index word, `index` words up, is `set`.
+    /// The near frame whose callback-index word is at `index`.
     #[inline(always)]
-    fn near_at(&self, index: usize, set: Index, end: usize) -> Option<Found> {
-        Some(self.near(index, set, self.head(index)?, end))
+    fn near_at(&self, index: usize, end: usize) -> Option<Found> {
+        Some(self.near(index, self.head(index)?, end, self.stack.slots()))
     }
 
     /// The near frame of these words.
     #[inline(always)]
-    fn near(&self, index: usize, set: Index, words: [usize; NEAR_WORDS], end: usize) -> Found {
+    fn near(&self, index: usize, words: [usize; NEAR_WORDS], end: usize, slots: Slots) -> Found {
         Found {
-            record: Record::from_near(words, Window::code(), self.stack.window()),
-            set: set.set(),
+            record: Record::from_near(words, Window::code(), slots),
+            set: word::set_of(words[NEAR_WORDS - 1]),
             index,
             start: index + 1 - NEAR_WORDS,
             end,
@@ -380,7 +450,7 @@ impl View<'_> {
     /// The frame whose callback-index word is at `index`.
     fn frame_at(&self, index: usize, end: usize) -> Option<Found> {
         match word::kind(self.get(index)) {
-            Kind::Near(set) => self.near_at(index, set, end),
+            Kind::Near(_) => self.near_at(index, end),
             Kind::Wide(set) => Some(Found {
                 record: Record::from_wide(self.head(index)?),
                 set: set.set(),
@@ -397,18 +467,8 @@ impl View<'_> {
     #[inline(always)]
     fn head<const N: usize>(&self, index: usize) -> Option<[usize; N]> {
         let start = (index + 1).checked_sub(N)?;
-        let mut words = [0; N];
-        for (i, word) in words.iter_mut().enumerate() {
-            // SAFETY: `start + i <= index`, and `index` was in bounds for the
-            // caller's own read.
-            *word = unsafe { self.get_unchecked(start + i) };
-        }
-        Some(words)
-    }
-
-    /// Nobody wants the return of `frame` any more; its words stay.
-    pub(crate) fn disown(&self, frame: &Found) {
-        self.set(frame.index, word::without_set(self.get(frame.index)));
+        // SAFETY: `index` was in bounds for the caller's own read.
+        Some(unsafe { self.head_at(start) })
     }
 
     /// The state once `frame`, the newest, is gone: an interrupt's last frame

@@ -173,9 +173,9 @@ impl RetStack {
 
 /// The searches by which an owner finds out which of its frames are dead. They
 /// read only.
-impl View<'_> {
+impl<'a> View<'a> {
     /// The frames from `top` down.
-    pub(crate) fn founds(&self, mut top: usize) -> impl Iterator<Item = Found> + '_ {
+    pub(crate) fn founds(self, mut top: usize) -> impl Iterator<Item = Found> + 'a {
         core::iter::from_fn(move || {
             let found = self.frame_below(top)?;
             top = found.start;
@@ -184,7 +184,7 @@ impl View<'_> {
     }
 
     /// The frames below the one whose index word is at `index`.
-    pub(crate) fn founds_below(&self, index: usize) -> impl Iterator<Item = Found> + '_ {
+    pub(crate) fn founds_below(self, index: usize) -> impl Iterator<Item = Found> + 'a {
         self.founds(self.start_of(index))
     }
 

@@ -8,19 +8,23 @@
 //!
 //! ```text
 //! near   record     func:32 │ ret:32              offsets in the code window
-//!        index      kind:2 │ set:16 │ epoch:17 │ slot:29
+//!        index      set:16 │ epoch:17 │ slot:29 │ kind:2
 //! wide   func       whole                         any address
 //!        ret        whole
 //!        slot       whole
-//!        index      kind:2 │ set:16 │ epoch:46
+//!        index      set:16 │ epoch:46 │ kind:2
 //! data   n words, then
-//!        data index kind:2 │ words:4 │ callback:4 │ distance:54
-//! gap    gap index  kind:2 │ words:4 = 0 │ callback:4 = 0 │ distance:54
+//!        data index distance:32 │ 22 of no use │ callback:4 │ words:4 │ kind:2
+//! gap    gap index  distance:32 │ 22 of no use │ 0:8 │ kind:2
 //! ```
 //!
+//! The lowest bits come first. The kind is on top, and that of near frames is
+//! the greatest number: one comparison of what lies from the slot up tells
+//! whether a frame is near and where its slot is.
+//!
 //! On a 32-bit target `func`, `ret` and `slot` are whole words in both shapes,
-//! the near index is `kind:2 │ set:16 │ epoch:14`, and a wide frame puts the
-//! epoch's upper part into a word before its index.
+//! the near index is `set:16 │ epoch:14 │ kind:2`, a wide frame has its epoch in
+//! a word before its index, and a distance is of 16 bits.
 //!
 //! The zero word is load-bearing: its kind is *none*, so zeroed memory never
 //! reads as a frame.
@@ -47,9 +51,9 @@ impl Field {
         }
     }
 
-    /// The rest of the word above `before`.
-    const fn rest(before: Self) -> Self {
-        Self::after(before, usize::BITS - before.end())
+    /// What the word has above `before` and below `above` bits at its top.
+    const fn rest(before: Self, above: u32) -> Self {
+        Self::after(before, usize::BITS - above - before.end())
     }
 
     const fn end(self) -> u32 {
@@ -79,33 +83,47 @@ impl Field {
     }
 }
 
-const KIND: Field = Field::first(2);
-
-const SET: Field = Field::after(KIND, 16);
+const SET: Field = Field::first(16);
 #[cfg(target_pointer_width = "64")]
 const EPOCH: Field = Field::after(SET, 17);
 #[cfg(target_pointer_width = "64")]
-const SLOT: Field = Field::after(EPOCH, 29);
+const SLOT: Field = Field::rest(EPOCH, KIND.width);
+#[cfg(target_pointer_width = "64")]
+const WIDE_EPOCH: Field = Field::rest(SET, KIND.width);
 #[cfg(target_pointer_width = "32")]
-const EPOCH: Field = Field::rest(SET);
+const EPOCH: Field = Field::rest(SET, KIND.width);
 
-const WORDS: Field = Field::after(KIND, 4);
-const CALLBACK: Field = Field::after(WORDS, 4);
-const DISTANCE: Field = Field::rest(CALLBACK);
+// Half a word: processors take that out of a word without a mask.
+const DISTANCE: Field = Field::first(usize::BITS / 2);
+const CALLBACK: Field = Field {
+    shift: WORDS.shift - 4,
+    width: 4,
+};
+const WORDS: Field = Field {
+    shift: KIND.shift - 4,
+    width: 4,
+};
+
+/// On top of every index.
+const KIND: Field = Field {
+    shift: usize::BITS - 2,
+    width: 2,
+};
 
 #[cfg(target_pointer_width = "64")]
 const POSITION_BITS: u32 = 30;
 #[cfg(target_pointer_width = "32")]
 const POSITION_BITS: u32 = 14;
 const TOP: Field = Field::first(POSITION_BITS);
-const CLAIMED: Field = Field::after(TOP, POSITION_BITS);
-const GUARDS: Field = Field::after(CLAIMED, 4);
+const GUARDS: Field = Field::after(TOP, 4);
+const CLAIMED: Field = Field::after(GUARDS, POSITION_BITS);
 
 #[cfg(target_pointer_width = "64")]
-const_assert!(SLOT.end() == usize::BITS);
+const_assert!(SLOT.width == 29 && WIDE_EPOCH.width == 46);
 #[cfg(target_pointer_width = "32")]
 const_assert!(EPOCH.width == 14);
-const_assert!(GUARDS.end() == usize::BITS);
+const_assert!(DISTANCE.end() <= CALLBACK.shift && KIND.end() == usize::BITS);
+const_assert!(CLAIMED.end() == usize::BITS);
 const_assert!(MAX_DATA_WORDS == 15 && MAX_WORDS <= DISTANCE.max());
 
 /// The largest number of data words that one callback keeps in one frame. More
@@ -151,6 +169,15 @@ pub const NEAR_WORDS: usize = 2;
 /// ```
 #[cfg(target_pointer_width = "64")]
 pub const WIDE_WORDS: usize = 4;
+/// The last words of a near frame before its data that tell that it is one, and
+/// on which slot.
+#[cfg(target_pointer_width = "64")]
+pub(crate) const TELLING: usize = 1;
+/// The last words of a near frame before its data that tell that it is one, and
+/// on which slot.
+#[cfg(target_pointer_width = "32")]
+pub(crate) const TELLING: usize = 2;
+
 /// Words of a near frame before its data: 16 bytes on any target.
 ///
 /// # Example
@@ -197,9 +224,9 @@ pub(crate) enum Kind {
     Gap(usize),
 }
 
-const KIND_NEAR: usize = 1;
+const KIND_DATA: usize = 1;
 const KIND_WIDE: usize = 2;
-const KIND_DATA: usize = 3;
+const KIND_NEAR: usize = 3;
 
 /// Reads a word's kind.
 #[inline(always)]
@@ -218,6 +245,18 @@ pub(crate) const fn kind(word: usize) -> Kind {
 pub(crate) struct Index(usize);
 
 impl Index {
+    /// A near frame's.
+    #[inline(always)]
+    pub(crate) const fn from_near(word: usize) -> Self {
+        Self(word)
+    }
+
+    /// The callbacks that want a near frame's return, and its epoch.
+    #[inline(always)]
+    pub(crate) const fn wanted(self) -> (usize, usize) {
+        (self.set(), self.near_epoch())
+    }
+
     /// The callbacks that want the frame's return.
     #[inline(always)]
     pub(crate) const fn set(self) -> usize {
@@ -232,10 +271,10 @@ impl Index {
     /// The slot of a near frame.
     #[inline(always)]
     #[cfg(target_pointer_width = "64")]
-    const fn slot(self, stack: Window) -> usize {
+    const fn slot(self, stack: Slots) -> usize {
         match SLOT.get(self.0) {
             0 => 0,
-            slot => stack.base.wrapping_add(slot << 3),
+            _ => SlotCode(self.0 >> SLOT.shift).slot(stack),
         }
     }
 }
@@ -258,10 +297,11 @@ impl core::fmt::Debug for Index {
 pub(crate) struct DataIndex(usize);
 
 impl DataIndex {
-    /// `words` from 1 to [`MAX_DATA_WORDS`].
+    /// `words` from 1 to [`MAX_DATA_WORDS`], and a distance within a stack.
     #[inline(always)]
     pub(crate) const fn new(callback: usize, words: usize, distance: usize) -> Self {
-        Self(KIND_DATA | WORDS.put(words) | CALLBACK.put(callback) | DISTANCE.put(distance))
+        let whose = KIND.put(KIND_DATA) | WORDS.put(words) | CALLBACK.put(callback);
+        Self(whose | distance)
     }
 
     #[inline(always)]
@@ -301,61 +341,43 @@ pub(crate) const fn is_near(word: usize) -> bool {
     KIND.get(word) == KIND_NEAR
 }
 
-/// Whether a near frame is on this slot.
+/// How far below the index of data that of their frame lies; `None` if the word
+/// is no such index.
 #[inline(always)]
-#[cfg(target_pointer_width = "64")]
-pub(crate) const fn is_on_slot(words: [usize; NEAR_WORDS], slot: usize, stack: Window) -> bool {
-    // As in `Record::near`; an offset of zero is no frame's.
-    let slot = stack.offset(slot).rotate_right(3);
-    SLOT.get(words[1]) == slot && slot != 0
+pub(crate) const fn distance(word: usize) -> Option<usize> {
+    // As `kind`, by one comparison.
+    const FIRST: usize = DataIndex::new(0, 1, 0).0 >> WORDS.shift;
+    if (word >> WORDS.shift).wrapping_sub(FIRST) < WORDS.max() {
+        Some(DataIndex(word).distance())
+    } else {
+        None
+    }
 }
 
-/// Whether a near frame has a slot, and that is above `slot`, where both are in
-/// the window.
+/// The callbacks of an index word.
 #[inline(always)]
-#[cfg(target_pointer_width = "64")]
-pub(crate) const fn is_above(words: [usize; NEAR_WORDS], slot: usize, stack: Window) -> bool {
-    SLOT.get(words[1]) > stack.offset(slot).rotate_right(3)
+pub(crate) const fn set_of(index: usize) -> usize {
+    SET.get(index)
 }
 
-/// Whether a near frame is on this slot.
+/// An index word without some of its callbacks.
 #[inline(always)]
-#[cfg(target_pointer_width = "32")]
-pub(crate) const fn is_on_slot(words: [usize; NEAR_WORDS], slot: usize, _: Window) -> bool {
-    words[2] == slot && slot != 0
-}
-
-/// Whether a near frame has a slot, and that is above `slot`.
-#[inline(always)]
-#[cfg(target_pointer_width = "32")]
-pub(crate) const fn is_above(words: [usize; NEAR_WORDS], slot: usize, _: Window) -> bool {
-    words[2] > slot
-}
-
-/// An index word with an empty set, given `set`.
-#[inline(always)]
-pub(crate) const fn with_set(index: usize, set: usize) -> usize {
-    index | SET.put(set)
-}
-
-/// An index word with its set empty.
-#[inline(always)]
-pub(crate) const fn without_set(index: usize) -> usize {
-    index & !SET.mask()
+pub(crate) const fn without(index: usize, callbacks: usize) -> usize {
+    index & !SET.put(callbacks)
 }
 
 /// Whether `word` is the data index of `callback` with `words` data words,
 /// whatever its distance.
 #[inline(always)]
 pub(crate) const fn is_data_of(word: usize, callback: usize, words: usize) -> bool {
-    let whose = KIND.mask() | WORDS.mask() | CALLBACK.mask();
-    word & whose == DataIndex::new(callback, words, 0).word()
+    let index = DataIndex::new(callback, words, 0).word();
+    word >> CALLBACK.shift == index >> CALLBACK.shift
 }
 
 /// A gap word: `distance` claimed words lie below it.
 #[inline(always)]
 pub(crate) const fn gap(distance: usize) -> usize {
-    KIND_DATA | DISTANCE.put(distance)
+    KIND.put(KIND_DATA) | DISTANCE.put(distance)
 }
 
 /// A range of 4 GiB in which an address is told by 32 bits. On a 32-bit target
@@ -379,15 +401,6 @@ impl Window {
         Self { base }
     }
 
-    /// The address around which it lies.
-    pub(crate) const fn middle(self) -> usize {
-        self.base.wrapping_add(1 << 31)
-    }
-
-    pub(crate) const fn base(self) -> usize {
-        self.base
-    }
-
     /// The window of the code: functions and return addresses. Its middle is
     /// in this crate's own code, so that whatever is linked with the crate in
     /// a small or kernel code model lies inside.
@@ -399,6 +412,119 @@ impl Window {
     #[inline(always)]
     const fn offset(self, address: usize) -> usize {
         address.wrapping_sub(self.base)
+    }
+}
+
+/// The 4 GiB around a task's real stack, in which near frames tell their
+/// slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slots {
+    /// What has the [code](SlotCode) 0.
+    origin: usize,
+}
+
+impl Slots {
+    #[cfg(target_pointer_width = "64")]
+    const TO_ORIGIN: usize = SlotCode::NONE.0 << 3;
+    #[cfg(target_pointer_width = "32")]
+    const TO_ORIGIN: usize = 0;
+
+    /// The window with `middle` in its middle.
+    pub(crate) const fn around(middle: usize) -> Self {
+        let base = Window::around(middle).base;
+        Self::from_word(base.wrapping_sub(Self::TO_ORIGIN))
+    }
+
+    /// The address around which it lies.
+    pub(crate) const fn middle(self) -> usize {
+        self.origin
+            .wrapping_add(Self::TO_ORIGIN)
+            .wrapping_add(1 << 31)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn from_word(word: usize) -> Self {
+        Self { origin: word }
+    }
+
+    pub(crate) const fn word(self) -> usize {
+        self.origin
+    }
+}
+
+/// A slot as a near frame's index word tells it: what that has from the slot
+/// up, the kind too. So one comparison with another word's tells whether that
+/// is a near frame's, and where its slot is. On a 32-bit target it is the slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SlotCode(usize);
+
+#[cfg(target_pointer_width = "64")]
+impl SlotCode {
+    /// Of a frame without a slot. The window's first address is the only one in
+    /// it that no code tells. The others' are greater; what is less is of
+    /// another kind.
+    pub(crate) const NONE: Self = Self(KIND_NEAR << SLOT.width);
+
+    /// Of a slot that is not 0; if that lies outside of the window or is not
+    /// aligned to eight bytes, something that is no code.
+    #[inline(always)]
+    pub(crate) const fn of(slot: usize, slots: Slots) -> Self {
+        Self(slot.wrapping_sub(slots.origin).rotate_right(3))
+    }
+
+    #[inline(always)]
+    const fn slot(self, slots: Slots) -> usize {
+        slots.origin.wrapping_add(self.0 << 3)
+    }
+
+    /// Whether it is the code of a slot.
+    #[inline(always)]
+    pub(crate) const fn is_code(self) -> bool {
+        self.0.wrapping_sub(Self::NONE.0 + 1) < SLOT.max()
+    }
+
+    /// Whether it is the code of a slot, and these are a near frame's on it.
+    #[inline(always)]
+    pub(crate) const fn is_of(self, [index]: [usize; TELLING]) -> bool {
+        index >> SLOT.shift == self.0 && Self::NONE.0 < self.0
+    }
+
+    /// Whether it is the code of a slot, and these are a near frame's on one
+    /// above it.
+    #[inline(always)]
+    pub(crate) const fn is_below(self, [index]: [usize; TELLING]) -> bool {
+        index >> SLOT.shift > self.0 && Self::NONE.0 < self.0
+    }
+}
+
+#[cfg(target_pointer_width = "32")]
+impl SlotCode {
+    /// Of a frame without a slot.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// Of a slot that is not 0.
+    #[inline(always)]
+    pub(crate) const fn of(slot: usize, _: Slots) -> Self {
+        Self(slot)
+    }
+
+    /// Whether it is the code of a slot.
+    #[inline(always)]
+    pub(crate) const fn is_code(self) -> bool {
+        self.0 != 0
+    }
+
+    /// Whether it is the code of a slot, and these are a near frame's on it.
+    #[inline(always)]
+    pub(crate) const fn is_of(self, [slot, index]: [usize; TELLING]) -> bool {
+        is_near(index) && slot == self.0 && self.is_code()
+    }
+
+    /// Whether it is the code of a slot, and these are a near frame's on one
+    /// above it.
+    #[inline(always)]
+    pub(crate) const fn is_below(self, [slot, index]: [usize; TELLING]) -> bool {
+        is_near(index) && slot > self.0 && self.is_code()
     }
 }
 
@@ -415,7 +541,7 @@ pub(crate) struct Record {
 #[cfg(target_pointer_width = "64")]
 const FUNC: Field = Field::first(32);
 #[cfg(target_pointer_width = "64")]
-const RET: Field = Field::rest(FUNC);
+const RET: Field = Field::rest(FUNC, 0);
 
 impl Record {
     /// Of a frame that can not be read: of no function.
@@ -425,40 +551,64 @@ impl Record {
         slot: 0,
         epoch: 0,
     };
+
+    /// A near frame's words, if the record fits one, for callbacks that want
+    /// the return.
+    pub(crate) fn near(
+        &self,
+        set: usize,
+        code: Window,
+        slots: Slots,
+    ) -> Option<[usize; NEAR_WORDS]> {
+        let slot = match self.slot {
+            0 => SlotCode::NONE,
+            slot => Some(SlotCode::of(slot, slots)).filter(|code| code.is_code())?,
+        };
+        if EPOCH.max() < self.epoch {
+            return None;
+        }
+        let mut words = [self.near_index(slot, set); NEAR_WORDS];
+        let head = self.near_head(code)?;
+        words[..NEAR_WORDS - 1].copy_from_slice(&head);
+        Some(words)
+    }
 }
 
 #[cfg(target_pointer_width = "64")]
 impl Record {
-    /// A near frame's words with an empty set, if the record fits one.
+    /// Where a near frame returns to, by its words but its index.
     #[inline(always)]
-    pub(crate) const fn near(&self, code: Window, stack: Window) -> Option<[usize; NEAR_WORDS]> {
-        let (func, ret) = (code.offset(self.func), code.offset(self.ret));
-        // In units of eight bytes: an offset that is not a multiple of eight
-        // turns into a large number.
-        let slot = stack.offset(self.slot).rotate_right(3);
-        // Zero stands for "no slot", so the window's first address is wide.
-        let slot = match self.slot {
-            0 => 0,
-            _ if slot.wrapping_sub(1) < SLOT.max() => slot,
-            _ => return None,
-        };
-        if FUNC.max() < func | ret || EPOCH.max() < self.epoch {
-            return None;
-        }
-        let index = KIND_NEAR | EPOCH.put(self.epoch) | SLOT.put(slot);
-        Some([FUNC.put(func) | RET.put(ret), index])
+    pub(crate) const fn near_ret(head: [usize; NEAR_WORDS - 1], code: Window) -> usize {
+        code.base.wrapping_add(RET.get(head[0]))
     }
 
-    /// A wide frame's words with an empty set.
+    /// A near frame's words but its index, if what they hold fits.
     #[inline(always)]
-    pub(crate) const fn wide(&self) -> [usize; WIDE_WORDS] {
-        let index = KIND_WIDE | (self.epoch << EPOCH.shift);
+    pub(crate) const fn near_head(&self, code: Window) -> Option<[usize; NEAR_WORDS - 1]> {
+        let (func, ret) = (code.offset(self.func), code.offset(self.ret));
+        if FUNC.max() < func | ret {
+            return None;
+        }
+        Some([func | ret << RET.shift])
+    }
+
+    /// A near frame's index, for callbacks that want the return. The epoch, and
+    /// the slot, whose code is given, fit one.
+    #[inline(always)]
+    pub(crate) const fn near_index(&self, slot: SlotCode, set: usize) -> usize {
+        slot.0 << SLOT.shift | self.epoch << EPOCH.shift | set
+    }
+
+    /// A wide frame's words, for callbacks that want the return.
+    #[inline(always)]
+    pub(crate) const fn wide(&self, set: usize) -> [usize; WIDE_WORDS] {
+        let index = KIND.put(KIND_WIDE) | WIDE_EPOCH.put(self.epoch) | SET.put(set);
         [self.func, self.ret, self.slot, index]
     }
 
     /// Reads a near frame back.
     #[inline(always)]
-    pub(crate) const fn from_near(words: [usize; NEAR_WORDS], code: Window, stack: Window) -> Self {
+    pub(crate) const fn from_near(words: [usize; NEAR_WORDS], code: Window, stack: Slots) -> Self {
         let [record, index] = words;
         Self {
             func: code.base.wrapping_add(FUNC.get(record)),
@@ -476,33 +626,43 @@ impl Record {
             func,
             ret,
             slot,
-            epoch: index >> EPOCH.shift,
+            epoch: WIDE_EPOCH.get(index),
         }
     }
 }
 
 #[cfg(target_pointer_width = "32")]
 impl Record {
-    /// A near frame's words with an empty set, if the record fits one.
+    /// Where a near frame returns to, by its words but its index.
     #[inline(always)]
-    pub(crate) const fn near(&self, _: Window, _: Window) -> Option<[usize; NEAR_WORDS]> {
-        if EPOCH.max() < self.epoch {
-            return None;
-        }
-        let index = KIND_NEAR | EPOCH.put(self.epoch);
-        Some([self.func, self.ret, self.slot, index])
+    pub(crate) const fn near_ret(head: [usize; NEAR_WORDS - 1], _: Window) -> usize {
+        head[1]
     }
 
-    /// A wide frame's words with an empty set: the epoch whole, before the
-    /// index.
+    /// A near frame's words but its index, if what they hold fits.
     #[inline(always)]
-    pub(crate) const fn wide(&self) -> [usize; WIDE_WORDS] {
-        [self.func, self.ret, self.slot, self.epoch, KIND_WIDE]
+    pub(crate) const fn near_head(&self, _: Window) -> Option<[usize; NEAR_WORDS - 1]> {
+        Some([self.func, self.ret, self.slot])
+    }
+
+    /// A near frame's index, for callbacks that want the return. The epoch fits
+    /// one.
+    #[inline(always)]
+    pub(crate) const fn near_index(&self, _: SlotCode, set: usize) -> usize {
+        KIND.put(KIND_NEAR) | EPOCH.put(self.epoch) | SET.put(set)
+    }
+
+    /// A wide frame's words, for callbacks that want the return: the epoch
+    /// whole, before the index.
+    #[inline(always)]
+    pub(crate) const fn wide(&self, set: usize) -> [usize; WIDE_WORDS] {
+        let index = KIND.put(KIND_WIDE) | SET.put(set);
+        [self.func, self.ret, self.slot, self.epoch, index]
     }
 
     /// Reads a near frame back.
     #[inline(always)]
-    pub(crate) const fn from_near(words: [usize; NEAR_WORDS], _: Window, _: Window) -> Self {
+    pub(crate) const fn from_near(words: [usize; NEAR_WORDS], _: Window, _: Slots) -> Self {
         let [func, ret, slot, index] = words;
         Self {
             func,
@@ -530,10 +690,11 @@ impl Record {
 /// plain store moves all three and an interrupt sees them together.
 ///
 /// ```text
-/// top:30 │ claimed:30 │ guards:4      (14 │ 14 │ 4 on a 32-bit target)
+/// top:30 │ guards:4 │ claimed:30      (14 │ 4 │ 14 on a 32-bit target)
 /// ```
 ///
-/// At rest, with nothing claimed and nobody inside, it is the top alone.
+/// At rest, with nothing claimed and nobody inside, it is the top alone; in all
+/// other states, a number greater than any top.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State(usize);
 
@@ -556,13 +717,8 @@ impl State {
         Self(top)
     }
 
-    /// Whether nothing is claimed and nobody is inside.
-    #[inline(always)]
-    pub(crate) const fn is_at_rest(self) -> bool {
-        self.0 <= TOP.max()
-    }
-
-    /// The top of a stack at rest.
+    /// The top of a stack at rest; in other states, a number greater than any
+    /// top.
     #[inline(always)]
     pub(crate) const fn resting_top(self) -> usize {
         self.0
@@ -572,7 +728,8 @@ impl State {
     /// is then inside the tracer.
     #[inline(always)]
     pub(crate) const fn claiming(self, words: usize, context: usize) -> Self {
-        Self(self.0 | words << CLAIMED.shift | 1 << (GUARDS.shift + context as u32))
+        // Sums, for which processors have an instruction; no bit meets another.
+        Self(self.0 + (words << CLAIMED.shift) + (1 << (GUARDS.shift + context as u32)))
     }
 
     /// Words of whole frames.
@@ -649,6 +806,66 @@ impl core::fmt::Debug for State {
             .field("guards", &format_args!("{:#06b}", GUARDS.get(self.0)))
             .finish()
     }
+}
+
+/// How far an entry has come: where the next callback's data go, and which
+/// callbacks take no part. While all do, it is the position alone.
+///
+/// ```text
+/// position:32 │ refused:16            (16 │ 16 on a 32-bit target)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Progress(usize);
+
+const POSITION: Field = Field::first(usize::BITS / 2);
+const REFUSED: Field = Field::after(POSITION, 16);
+const_assert!(MAX_WORDS <= POSITION.max());
+
+impl Progress {
+    #[inline(always)]
+    pub(crate) const fn at(position: usize) -> Self {
+        Self(position)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn position(self) -> usize {
+        POSITION.get(self.0)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn refused(self) -> usize {
+        REFUSED.get(self.0)
+    }
+
+    /// The position, if no callback has refused.
+    #[inline(always)]
+    pub(crate) const fn of_all(self) -> Option<usize> {
+        if self.0 > MAX_WORDS {
+            return None;
+        }
+        Some(self.0)
+    }
+
+    /// By so many words, of which there are as many in the stack.
+    #[inline(always)]
+    pub(crate) const fn advanced(self, words: usize) -> Self {
+        Self(self.0 + words)
+    }
+
+    /// The callback in `slot` takes no part.
+    #[inline(always)]
+    pub(crate) const fn refusing(self, slot: usize) -> Self {
+        Self(self.0 | 1 << (REFUSED.shift + slot as u32))
+    }
+}
+
+/// The words that a call's frame and data need on a stack at rest: more than
+/// there can be, if the frame can not be a near one, because of its epoch.
+pub(crate) const fn near_need(data: usize, epoch: usize) -> usize {
+    if epoch > EPOCH.max() {
+        return MAX_WORDS + 1;
+    }
+    NEAR_WORDS + data
 }
 
 #[cfg(test)]

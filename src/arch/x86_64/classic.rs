@@ -85,13 +85,15 @@ macro_rules! stub {
     };
 }
 
-/// Rust code runs from here to the next `outside`.
+/// Rust code runs from here to the next `outside`. Flags are not left below the
+/// stack: they would make words there look like an interrupt's.
 macro_rules! inside {
     () => {
         "
         pushfq
         or dword ptr [rsp], {nt}
         popfq
+        mov qword ptr [rsp - 8], 0
         cld"
     };
 }
@@ -101,7 +103,8 @@ macro_rules! outside {
         "
         pushfq
         and dword ptr [rsp], {not_nt}
-        popfq"
+        popfq
+        mov qword ptr [rsp - 8], 0"
     };
 }
 
@@ -123,6 +126,7 @@ pub unsafe extern "C" fn after_prologue<B: Global<N>, const N: usize>() {
             ".cfi_def_cfa rbp, 16",
             "pushfq",
             "test dword ptr [rsp], {nt}",
+            "mov qword ptr [rsp], 0",
             "jnz 2f",
             // Not every compiler aligns the stack for this call.
             "sub rsp, {size}",
@@ -165,6 +169,7 @@ pub unsafe extern "C" fn at_entry<B: Global<N>, const N: usize>() {
             ".cfi_startproc",
             "pushfq",
             "test dword ptr [rsp], {nt}",
+            "mov qword ptr [rsp], 0",
             "lea rsp, [rsp + 8]",
             "jnz 2f",
             // The function's frame, as its prologue will make it.
@@ -288,6 +293,7 @@ impl Drop for Inside {
                     "pushfq",
                     "and dword ptr [rsp], {}",
                     "popfq",
+                    "mov qword ptr [rsp - 8], 0",
                     const !(NT as i32),
                 );
             }
@@ -308,6 +314,7 @@ macro_rules! inside_if {
                     "mov {was}, [rsp]",
                     "or dword ptr [rsp], {nt}",
                     "popfq",
+                    "mov qword ptr [rsp - 8], 0",
                     was = out(reg) was,
                     nt = const $crate::arch::classic::NT,
                 );
@@ -362,11 +369,15 @@ pub(crate) unsafe fn is_interrupted(slot: *const usize) -> bool {
         // SAFETY: on the page of `slot`.
         (i < words).then(|| unsafe { slot.add(i).read() })
     };
-    let selector = |word: usize| word >> 16 == 0;
-    let user = |word: usize| selector(word) && word & 3 == 3;
+    // The lowest two bits are the level; that of the code is the stack's too.
+    let selector = |word: usize, level: usize| word >> 16 == 0 && word & 3 == level;
+    // Without the level it is null, which code's never is.
+    let user = |word: usize| selector(word, 3) && word > 3;
     // Bit 1 is always set; 3, 5, 15 and all from 22 on never are.
     let flags = |word: usize| word & 0xffff_ffff_ffc0_802a == 2;
-    word(1).is_some_and(|cs| cs == here || user(cs))
-        && word(2).is_none_or(flags)
-        && word(4).is_none_or(selector)
+    word(1).is_some_and(|cs| {
+        (cs == here || user(cs))
+            && word(2).is_none_or(flags)
+            && word(4).is_none_or(|ss| selector(ss, cs & 3))
+    })
 }

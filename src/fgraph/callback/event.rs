@@ -7,6 +7,7 @@ use core::marker::PhantomData;
 
 use super::{Cause, FrameData, Parent, WordArray};
 use crate::fgraph::dispatch::{Dispatch, Place};
+use crate::fgraph::table::Table;
 use crate::hook::Registers;
 use crate::platform::Context;
 use crate::ret_stack::RetStack;
@@ -38,6 +39,7 @@ use crate::ret_stack::RetStack;
 /// ```
 pub struct Entry<'a, F> {
     pub(super) dispatch: &'a Dispatch<'a>,
+    pub(super) table: &'a Table,
     pub(super) place: Place,
     pub(super) frame: PhantomData<fn() -> F>,
 }
@@ -68,6 +70,7 @@ pub struct Entry<'a, F> {
 /// ```
 pub struct Exit<'a, F> {
     pub(super) dispatch: &'a Dispatch<'a>,
+    pub(super) table: &'a Table,
     pub(super) place: Place,
     pub(super) frame: PhantomData<fn() -> F>,
 }
@@ -90,8 +93,8 @@ macro_rules! call_accessors {
     ($($name:ident),*) => {$(
         impl<'a, F: FrameData> $name<'a, F> {
             #[inline(always)]
-            pub(in crate::fgraph) fn new(dispatch: &'a Dispatch<'a>, slot: usize) -> Self {
-                Self { dispatch, place: Place::owner(slot), frame: PhantomData }
+            pub(in crate::fgraph) fn new(dispatch: &'a Dispatch<'a>, table: &'a Table, slot: usize) -> Self {
+                Self { dispatch, table, place: Place::owner(slot), frame: PhantomData }
             }
 
             /// The address of the function: of its first instruction, or with
@@ -202,7 +205,7 @@ macro_rules! call_accessors {
             /// ```
             #[must_use]
             pub fn depth(&self) -> usize {
-                self.dispatch.depth(self.place, F::Words::LEN)
+                self.dispatch.depth(self.table, self.place, F::Words::LEN)
             }
 
             /// The context in which this callback runs: that of the call, but
@@ -286,7 +289,7 @@ macro_rules! call_accessors {
             #[must_use]
             #[inline]
             pub fn stack(&self) -> &'a RetStack {
-                self.dispatch.view.stack()
+                self.dispatch.stack
             }
 
             /// This callback's nearest enclosing frame, with its data; `None`
@@ -317,7 +320,7 @@ macro_rules! call_accessors {
             pub fn parent(&self) -> Option<Parent<'a, F>> {
                 let dispatch = self.dispatch;
                 dispatch
-                    .parent(self.place, F::Words::LEN)
+                    .parent(self.table, self.place, F::Words::LEN)
                     .map(|(func, data)| Parent { dispatch, func, data, frame: PhantomData })
             }
 
@@ -347,7 +350,7 @@ macro_rules! call_accessors {
             pub fn parents(&self) -> impl Iterator<Item = Parent<'a, F>> + use<'a, F> {
                 let dispatch = self.dispatch;
                 dispatch
-                    .parents(self.place, F::Words::LEN)
+                    .parents(self.table, self.place, F::Words::LEN)
                     .map(move |(func, data)| Parent { dispatch, func, data, frame: PhantomData })
             }
         }

@@ -129,6 +129,7 @@ macro_rules! narrowed {
             pub fn inner(self) -> $name<'a, B> {
                 $name {
                     dispatch: self.dispatch,
+                    table: self.table,
                     place: self.place.behind(A::Words::LEN),
                     frame: core::marker::PhantomData,
                 }
@@ -178,6 +179,7 @@ macro_rules! narrowed {
             pub fn inner(self) -> $name<'a, D> {
                 $name {
                     dispatch: self.dispatch,
+                    table: self.table,
                     place: self.place.behind_gate(),
                     frame: core::marker::PhantomData,
                 }

@@ -100,7 +100,7 @@ impl<F: FrameData> Parent<'_, F> {
     pub fn get(&self) -> F {
         let mut words = F::Words::ZERO;
         for (i, word) in words.as_mut_slice().iter_mut().enumerate() {
-            *word = self.dispatch.view.get(self.data + i);
+            *word = self.dispatch.view().get(self.data + i);
         }
         F::from_words(words)
     }
@@ -130,7 +130,7 @@ impl<F: FrameData> Parent<'_, F> {
     #[inline]
     pub fn set(&self, data: F) {
         for (i, &word) in data.to_words().as_slice().iter().enumerate() {
-            self.dispatch.view.set(self.data + i, word);
+            self.dispatch.view().set(self.data + i, word);
         }
     }
 
@@ -163,7 +163,7 @@ impl<F: FrameData> Parent<'_, F> {
     #[inline]
     pub fn add(&self, word: usize, by: usize) -> Option<usize> {
         let at = (word < F::Words::LEN).then(|| self.data + word)?;
-        self.dispatch.view.add(at, by)
+        self.dispatch.view().add(at, by)
     }
 }
 

@@ -237,7 +237,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             // address is not, or no longer, one of ours.
             unsafe {
                 if !slot.is_null() && self.returns.hold(slot.read_volatile()) {
-                    put_back(&frame);
+                    put_back(frame.record.slot, frame.record.ret);
                 }
             }
             top = frame.start;

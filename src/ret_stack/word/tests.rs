@@ -13,9 +13,8 @@ mod golden {
     const CODE: Window = Window {
         base: 0xffff_ffff_0000_0000,
     };
-    const STACK: Window = Window {
-        base: 0xffff_c900_0000_1000,
-    };
+    const BASE: usize = 0xffff_c900_0000_1000;
+    const STACK: Slots = Slots::around(BASE + (1 << 31));
 
     #[test]
     fn near_frame() {
@@ -25,19 +24,13 @@ mod golden {
             slot: 0xffff_c900_89ab_dde8,
             epoch: 0x1_2345,
         };
-        let [record_word, index_word] = record.near(CODE, STACK).unwrap();
-        let words = [record_word, with_set(index_word, 0x8001)];
-        // func in the low half; kind 1, set from bit 2, epoch from bit 18,
-        // slot's offset / 8 from bit 35.
-        let index = 1 | 0x8001 << 2 | 0x1_2345 << 18 | (0x89ab_cde8_usize >> 3) << 35;
+        let words = record.near(0x8001, CODE, STACK).unwrap();
+        // func in the low half; set, epoch from bit 16, slot's offset / 8 from
+        // bit 33, kind 3.
+        let index = 0x8001 | 0x1_2345 << 16 | (0x89ab_cde8_usize >> 3) << 33 | 3 << 62;
         assert_eq!(words, [0x8765_4321_0123_4560, index]);
-        assert_eq!(index, 0x89ab_cdec_8d16_0005);
+        assert_eq!(index, 0xe26a_f37b_2345_8001);
         assert_eq!(Record::from_near(words, CODE, STACK), record);
-    }
-
-    fn wide(record: Record, set: usize) -> [usize; WIDE_WORDS] {
-        let [func, ret, slot, index] = record.wide();
-        [func, ret, slot, with_set(index, set)]
     }
 
     #[test]
@@ -49,30 +42,34 @@ mod golden {
             epoch: MAX_EPOCH,
         };
         assert_eq!(
-            wide(record, 0xffff),
-            [0x1234, usize::MAX, 8, usize::MAX - 1]
+            record.wide(0xffff),
+            [0x1234, usize::MAX, 8, 0xbfff_ffff_ffff_ffff]
         );
-        assert_eq!(wide(record, 0)[3], 0xffff_ffff_fffc_0002);
-        assert_eq!(Record::from_wide(wide(record, 0xffff)), record);
+        assert_eq!(record.wide(0)[3], 0xbfff_ffff_ffff_0000);
+        assert_eq!(Record::from_wide(record.wide(0xffff)), record);
     }
 
     #[test]
     fn data_index() {
-        // kind 3, words from bit 2, callback from bit 6, distance from bit 10.
+        // distance, callback from bit 54, words from bit 58, kind 1.
         assert_eq!(
-            DataIndex::new(15, 15, 0x3f_ffff_ffff_ffff).word(),
-            usize::MAX
+            DataIndex::new(15, 15, 0xffff_ffff).word(),
+            0x7fc0_0000_ffff_ffff
         );
-        assert_eq!(DataIndex::new(0, 1, 2).word(), 0x807);
-        assert_eq!(DataIndex::new(9, 7, 0).word(), 0x25f);
-        assert_eq!(gap(5), 0x1403);
+        assert_eq!(DataIndex::new(0, 1, 2).word(), 0x4400_0000_0000_0002);
+        assert_eq!(DataIndex::new(9, 7, 0).word(), 0x5e40_0000_0000_0000);
+        assert_eq!(gap(5), 0x4000_0000_0000_0005);
     }
 
     #[test]
     fn state() {
-        assert_eq!(State::EMPTY.at(3).claimed(5).word(), 0x0000_0000_8000_0003);
-        assert_eq!(State::EMPTY.guarded(3).word(), 1 << 63);
-        assert_eq!(State::EMPTY.all_guarded().word(), 0xf << 60);
+        assert_eq!(State::EMPTY.at(3).claimed(5).word(), 2 << 34 | 3);
+        assert_eq!(State::EMPTY.guarded(3).word(), 1 << 33);
+        assert_eq!(State::EMPTY.all_guarded().word(), 0xf << 30);
+        assert_eq!(
+            State::resting(3).claiming(5, 1).word(),
+            5 << 34 | 1 << 31 | 3
+        );
         assert_eq!(MAX_WORDS, 0x3fff_ffff);
     }
 
@@ -81,7 +78,7 @@ mod golden {
         let near = Record {
             func: CODE.base,
             ret: CODE.base,
-            slot: STACK.base + 8,
+            slot: BASE + 8,
             epoch: 0,
         };
         let cases = [
@@ -130,36 +127,30 @@ mod golden {
             ),
             (
                 Record {
-                    slot: STACK.base + 0xffff_fff8,
+                    slot: BASE + 0xffff_fff8,
                     ..near
                 },
                 true,
             ),
             (
                 Record {
-                    slot: STACK.base + 0x1_0000_0008,
+                    slot: BASE + 0x1_0000_0008,
                     ..near
                 },
                 false,
             ),
             (
                 Record {
-                    slot: STACK.base - 8,
+                    slot: BASE - 8,
                     ..near
                 },
                 false,
             ),
             // Its offset is 0, which stands for "no slot".
+            (Record { slot: BASE, ..near }, false),
             (
                 Record {
-                    slot: STACK.base,
-                    ..near
-                },
-                false,
-            ),
-            (
-                Record {
-                    slot: STACK.base + 4,
+                    slot: BASE + 4,
                     ..near
                 },
                 false,
@@ -181,11 +172,11 @@ mod golden {
             ),
         ];
         for (record, is_near) in cases {
-            let near = record.near(CODE, STACK);
+            let near = record.near(0xffff, CODE, STACK);
             assert_eq!(near.is_some(), is_near, "{record:x?}");
             let back = match near {
                 Some(words) => Record::from_near(words, CODE, STACK),
-                None => Record::from_wide(record.wide()),
+                None => Record::from_wide(record.wide(0xffff)),
             };
             assert_eq!(back, record);
         }
@@ -195,8 +186,9 @@ mod golden {
     fn a_window_reaches_2_gib_to_both_sides_and_wraps() {
         let middle = 0xffff_ffff_ffff_f000;
         let window = Window::around(middle);
+        let slots = Slots::around(middle);
         assert_eq!(
-            (window.base(), window.middle()),
+            (window.base, slots.middle()),
             (0xffff_ffff_7fff_f000, middle)
         );
         let holds = |func: usize| {
@@ -206,13 +198,63 @@ mod golden {
                 slot: 0,
                 epoch: 0,
             };
-            let near = record.near(window, window);
-            near.map(|words| Record::from_near(words, window, window).func) == Some(func)
+            let near = record.near(1, window, slots);
+            near.map(|words| Record::from_near(words, window, slots).func) == Some(func)
         };
         assert!(holds(middle) && holds(middle - (1 << 31)));
         assert!(!holds(middle - (1 << 31) - 1));
         // Over the end of the address space.
         assert!(holds(0) && holds(0x7fff_efff) && !holds(0x7fff_f000));
+        for slot in [8, 0x7fff_eff8, middle, middle - (1 << 31) + 8] {
+            let record = Record {
+                func: middle,
+                ret: middle,
+                slot,
+                epoch: 0,
+            };
+            let words = record.near(1, window, slots).unwrap();
+            assert_eq!(Record::from_near(words, window, slots), record);
+        }
+    }
+
+    #[test]
+    fn a_slot_is_compared_with_a_near_frame_alone() {
+        let at = |slot| Record {
+            func: CODE.base,
+            ret: CODE.base,
+            slot,
+            epoch: 0x1_ffff,
+        };
+        let near = |slot| at(slot).near(0xffff, CODE, STACK).unwrap()[1];
+        let is_below = |slot, index| SlotCode::of(slot, STACK).is_below([index]);
+        let is_of = |slot, index| SlotCode::of(slot, STACK).is_of([index]);
+        let (first, last) = (BASE + 8, BASE + 0xffff_fff8);
+        for slot in [first, BASE + (1 << 31), last] {
+            let index = near(slot);
+            assert!(is_of(slot, index) && !is_below(slot, index));
+            assert_eq!(is_below(slot - 8, index), slot != first);
+            for other in [slot + 8, slot - 4, BASE, BASE - 8, 8, 1] {
+                assert!(!is_below(other, index) && !is_of(other, index));
+            }
+        }
+        // Of a frame without a slot, and other words.
+        let scope = near(0);
+        let wide = at(0).wide(0xffff)[3];
+        for other in [scope, wide, DataIndex::new(15, 15, 2).word(), gap(2), 0] {
+            for slot in [BASE - 8, BASE, first, last, last + 8] {
+                assert!(!is_below(slot, other) && !is_of(slot, other));
+            }
+        }
+        // Where another kind's code would be.
+        for far in 1..=3 {
+            assert!(!is_of(BASE - (far << 32), (3 - far) << 62));
+        }
+    }
+
+    #[test]
+    fn an_epoch_that_near_frames_have_no_room_for_needs_too_much() {
+        assert_eq!(near_need(5, 0x1_ffff), 7);
+        assert!(near_need(5, 0x2_0000) > MAX_WORDS);
     }
 }
 
@@ -222,34 +264,36 @@ mod golden {
 
     #[test]
     fn frames() {
-        let window = Window::around(0);
+        let (window, slots) = (Window::around(0), Slots::around(0x1234_5678));
+        assert_eq!(slots.middle(), 0x1234_5678);
         let near = Record {
             func: 0x1234,
             ret: 0x8765_4321,
             slot: 0xffff_fffc,
             epoch: 0x3fff,
         };
-        let [func, ret, slot, index] = near.near(window, window).unwrap();
-        let words = [func, ret, slot, with_set(index, 0x8001)];
-        assert_eq!(words, [0x1234, 0x8765_4321, 0xffff_fffc, 0xfffe_0005]);
-        assert_eq!(Record::from_near(words, window, window), near);
+        let words = near.near(0x8001, window, slots).unwrap();
+        assert_eq!(words, [0x1234, 0x8765_4321, 0xffff_fffc, 0xffff_8001]);
+        assert_eq!(Record::from_near(words, window, slots), near);
         let wide = Record {
             epoch: 0x4000,
             ..near
         };
-        assert_eq!(wide.near(window, window), None);
-        let [func, ret, slot, epoch, index] = wide.wide();
-        let words = [func, ret, slot, epoch, with_set(index, 0xffff)];
-        assert_eq!(words, [0x1234, 0x8765_4321, 0xffff_fffc, 0x4000, 0x3fffe]);
+        assert_eq!(wide.near(0xffff, window, slots), None);
+        let words = wide.wide(0xffff);
+        assert_eq!(
+            words,
+            [0x1234, 0x8765_4321, 0xffff_fffc, 0x4000, 0x8000_ffff]
+        );
         assert_eq!(Record::from_wide(words), wide);
     }
 
     #[test]
     fn data_index_and_state() {
-        assert_eq!(DataIndex::new(15, 15, 0x3f_ffff).word(), usize::MAX);
-        assert_eq!(DataIndex::new(0, 1, 2).word(), 0x807);
-        assert_eq!(State::EMPTY.at(3).claimed(5).word(), 0x8003);
-        assert_eq!(State::EMPTY.guarded(3).word(), 1 << 31);
+        assert_eq!(DataIndex::new(15, 15, 0xffff).word(), 0x7fc0_ffff);
+        assert_eq!(DataIndex::new(0, 1, 2).word(), 0x4400_0002);
+        assert_eq!(State::EMPTY.at(3).claimed(5).word(), 2 << 18 | 3);
+        assert_eq!(State::EMPTY.guarded(3).word(), 1 << 17);
         assert_eq!(MAX_WORDS, 0x3fff);
     }
 }
@@ -262,20 +306,51 @@ fn zeroed_memory_is_no_frame() {
 #[test]
 fn every_word_has_one_kind() {
     for bits in 0..=0xffff_usize {
-        match kind(bits) {
-            Kind::None => assert_eq!(bits & 3, 0),
-            Kind::Near(index) => assert_eq!((bits & 3, index.set()), (1, bits >> 2)),
-            Kind::Wide(index) => assert_eq!((bits & 3, index.set()), (2, bits >> 2)),
+        // The highest sixteen; the lowest are a set, or a distance.
+        let word = bits << (usize::BITS - 16) | 0x1234;
+        let data = matches!(kind(word), Kind::Data(_));
+        assert_eq!(distance(word), data.then_some(0x1234));
+        match kind(word) {
+            Kind::None => assert_eq!(bits >> 14, 0),
+            Kind::Near(index) => assert_eq!((bits >> 14, index.set()), (3, 0x1234)),
+            Kind::Wide(index) => assert_eq!((bits >> 14, index.set()), (2, 0x1234)),
             Kind::Data(data) => {
-                assert_eq!((bits & 3, data.words()), (3, bits >> 2 & 15));
-                assert_eq!(
-                    (data.callback(), data.distance()),
-                    (bits >> 6 & 15, bits >> 10)
-                );
+                assert_eq!((bits >> 14, data.words()), (1, bits >> 10 & 15));
+                assert_eq!(data.callback(), bits >> 6 & 15);
+                assert_eq!(data.distance(), 0x1234);
             }
-            Kind::Gap(distance) => assert_eq!((bits & 0x3f, distance), (3, bits >> 10)),
+            Kind::Gap(distance) => assert_eq!((bits >> 10, distance), (1 << 4, 0x1234)),
         }
     }
+}
+
+#[test]
+fn an_entry_keeps_its_position_apart_from_refusals() {
+    let progress = Progress::at(MAX_WORDS - 20);
+    assert_eq!(progress.of_all(), Some(MAX_WORDS - 20));
+    let progress = progress.advanced(16);
+    assert_eq!(
+        (progress.of_all(), progress.refused()),
+        (Some(MAX_WORDS - 4), 0)
+    );
+    let progress = progress.refusing(0).refusing(15).advanced(4);
+    assert_eq!(
+        (progress.position(), progress.refused()),
+        (MAX_WORDS, 0x8001)
+    );
+    assert_eq!(progress.of_all(), None);
+}
+
+#[test]
+fn callbacks_are_taken_out_of_a_set() {
+    let record = Record {
+        slot: 0,
+        ..Record::NONE
+    };
+    let index = record.wide(0x8421)[WIDE_WORDS - 1];
+    let less = without(index, 0x8001);
+    assert_eq!((set_of(index), set_of(less)), (0x8421, 0x0420));
+    assert_eq!(without(index, 0xffff), record.wide(0)[WIDE_WORDS - 1]);
 }
 
 #[test]
@@ -299,8 +374,10 @@ fn the_state_moves_parts_apart_from_each_other() {
     assert!(!moved.has_claim() && moved.is_guarded(1) && moved.is_guarded(2));
     let given = moved.with_guards_of(State::EMPTY);
     assert_eq!(given, State::EMPTY.at(9));
-    assert!(State::resting(9).is_at_rest() && State::resting(MAX_WORDS).is_at_rest());
-    assert!(!state.is_at_rest() && !State::EMPTY.claimed(1).is_at_rest());
+    for other in [state, State::EMPTY.claimed(1), State::EMPTY.guarded(0)] {
+        assert!(other.resting_top() > MAX_WORDS);
+    }
+    assert_eq!(State::resting(MAX_WORDS).resting_top(), MAX_WORDS);
     assert_eq!(State::resting(9), State::EMPTY.at(9));
     let abandoned = claimed.abandoned(2);
     assert_eq!(abandoned, state);
