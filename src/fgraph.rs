@@ -582,17 +582,28 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         };
         // SAFETY: it is claimed.
         if !unsafe { stack.put_near(before.resting_top(), &call.record(epoch), set) } {
-            stack.set_state(before);
-            return self.enter_slowly(stack, call, set, place);
+            let index = self.enter_in_doubt(
+                stack,
+                call.func,
+                call.ret,
+                call.slot,
+                call.tail,
+                call.registers,
+                set,
+                before,
+            );
+            *place = index.unwrap_or(0);
+            return index.is_some();
         }
         // SAFETY: the set is not empty, and part of the active one; the claim
         // has room for what all owners keep.
         let progress = unsafe { self.table.enter(&mut dispatch, set, epoch, claim.index + 1) };
         *place = dispatch.index;
-        if dispatch.stack.state() == dispatch.during
-            && let Some(end) = progress.of_all()
+        if let Some(end) = progress.of_all()
+            && dispatch
+                .stack
+                .replace_state(dispatch.during, State::resting(end))
         {
-            dispatch.stack.set_state(State::resting(end));
             return true;
         }
         self.settle(&dispatch, progress)
@@ -622,6 +633,25 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         index.is_some()
     }
 
+    /// Gives the claim of the short way up first: the state was `before`.
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "a call in parts")]
+    fn enter_in_doubt(
+        &self,
+        stack: &RetStack,
+        func: usize,
+        ret: usize,
+        slot: usize,
+        tail: bool,
+        registers: Option<&Registers>,
+        set: usize,
+        before: State,
+    ) -> Option<usize> {
+        self.back_out(stack, before, P::context());
+        self.enter_in_parts(stack, func, ret, slot, tail, registers, set)
+    }
+
     /// Returns the position of the frame, if there is one.
     #[cold]
     #[inline(never)]
@@ -642,17 +672,18 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             return None;
         }
         let context = P::context();
-        let mut state = stack.state();
-        if state.is_guarded(context as usize) {
-            stack.count_recursion();
-            return None;
+        let mut state;
+        loop {
+            state = stack.state();
+            if state.is_guarded(context as usize) {
+                stack.count_recursion();
+                return None;
+            }
+            if stack.replace_state(state, state.guarded(context as usize)) {
+                break;
+            }
         }
-        stack.set_state(state.guarded(context as usize));
         let epoch = self.table.epoch();
-        if slot != 0 && !state.has_claim() && view.is_suspect(state, slot, P::interrupt_stack) {
-            let tail = tail || self.is_hooked_return(ret);
-            state = self.end_dead(view, slot, tail, state, context);
-        }
         let record = Record {
             func,
             ret,
@@ -660,10 +691,22 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             epoch,
         };
         let data = self.table.data_words();
-        let Some(claim) = view.claim(state, context as usize, &record, set, data) else {
-            self.overrun(stack, set, epoch);
-            stack.set_state(state);
-            return None;
+        let claim = loop {
+            if slot != 0 && !state.has_claim() && view.is_suspect(state, slot, P::interrupt_stack) {
+                let tail = tail || self.is_hooked_return(ret);
+                state = self.end_dead(view, slot, tail, state, context);
+            }
+            let now = state.guarded(context as usize);
+            let Ok(claim) = view.claim(now, state, context as usize, &record, set, data) else {
+                self.overrun(stack, set, epoch);
+                stack.set_guards_of(state);
+                return None;
+            };
+            if let Some(claim) = claim {
+                break claim;
+            }
+            // An interrupt came between.
+            state = stack.state().with_guards_of(state);
         };
         let mut dispatch = Dispatch {
             stack,
@@ -685,23 +728,55 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     #[cold]
     #[inline(never)]
     fn settle(&self, dispatch: &Dispatch<'_>, progress: Progress) -> bool {
+        let &Dispatch { index, without, .. } = dispatch;
+        if dispatch.view().refuse(index, progress.refused()) == 0 {
+            self.give_up(dispatch, without);
+            return false;
+        }
+        self.give_up(dispatch, without.at(progress.position()));
+        true
+    }
+
+    /// Gives the claim of an entry or an exit up: the state is `to` from here on.
+    /// What interrupts have left above the claim ends first.
+    #[inline(always)]
+    fn give_up(&self, dispatch: &Dispatch<'_>, to: State) {
         let &Dispatch {
             stack,
-            index,
+            during,
             without,
             context,
             ..
         } = dispatch;
-        let view = dispatch.view();
-        if stack.state() != dispatch.during {
-            self.end_left_behind(view, without, context);
+        if !stack.replace_state(during, to) {
+            self.clear_up(stack, without, context, to);
         }
-        if view.refuse(index, progress.refused()) == 0 {
-            stack.set_state(without);
-            return false;
+    }
+
+    /// Leaves the stack as it was before a guard or a claim: `state`. For the
+    /// other ways: false.
+    #[cold]
+    #[inline(never)]
+    fn back_out(&self, stack: &RetStack, state: State, context: Context) -> bool {
+        self.clear_up(stack, state, context, state);
+        false
+    }
+
+    /// Ends what interrupts have left above `below`; then the state is `to`.
+    #[cold]
+    #[inline(never)]
+    fn clear_up(&self, stack: &RetStack, below: State, context: Context, to: State) {
+        let view = stack.view_in_use();
+        loop {
+            self.end_left_behind(view, below, context);
+            let now = stack.state();
+            let is_clear = view
+                .frame_below(now.top())
+                .is_none_or(|found| found.index < below.top());
+            if is_clear && stack.replace_state(now, to) {
+                return;
+            }
         }
-        stack.set_state(without.at(progress.position()));
-        true
     }
 
     #[cold]
@@ -821,22 +896,28 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             return false;
         };
         // From here on nothing that runs is traced.
-        stack.set_state(state.claiming(0, context as usize));
+        let guarded = state.claiming(0, context as usize);
+        if !stack.replace_state(state, guarded) {
+            return false;
+        }
         // SAFETY: nothing has changed but the guard.
         let Some((index, back)) = (unsafe { view.near_on_slot(state, slot) }) else {
-            stack.set_state(state);
-            return false;
+            return self.back_out(stack, state, context);
         };
         // SAFETY: the caller's: the slot may be written.
         unsafe { put_back(slot, back) };
         let (start, end) = (index + 1 - NEAR_WORDS, state.resting_top());
         let without = State::resting(start);
+        let during = without.claiming(end - start, context as usize);
+        if !stack.replace_state(guarded, during) {
+            return self.back_out(stack, state, context);
+        }
         let mut leaving = Leaving {
             dispatch: Dispatch {
                 stack,
                 index,
                 registers,
-                during: without.claiming(end - start, context as usize),
+                during,
                 without,
                 context,
                 cause: Cause::Returned,
@@ -844,7 +925,6 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             },
             ret: back,
         };
-        stack.set_state(leaving.dispatch.during);
         // SAFETY: as it was found.
         let (set, epoch) = unsafe { view.near_wanted(index) };
         self.run_exits(&mut leaving.dispatch, set, epoch, end);
@@ -884,26 +964,38 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     ) -> Option<usize> {
         let view = stack.view()?;
         let context = P::context();
-        let mut state = stack.state();
-        if state.is_guarded(context as usize) {
-            // No call enters while this context is inside a callback, so this
-            // one is older: the callback was left by a jump.
-            view.find_slot(state, slot)?;
-            stack.count_stray();
-            state = state.abandoned(context as usize);
+        let mut state;
+        loop {
+            let seen = stack.state();
+            state = seen;
+            if seen.is_guarded(context as usize) {
+                // No call enters while this context is inside a callback, so
+                // this one is older: the callback was left by a jump.
+                view.find_slot(seen, slot)?;
+                state = seen.abandoned(context as usize);
+            }
+            if stack.replace_state(seen, state.guarded(context as usize)) {
+                if seen.is_guarded(context as usize) {
+                    stack.count_stray();
+                }
+                break;
+            }
         }
-        stack.set_state(state.guarded(context as usize));
         let is = |found: &Found| found.record.slot == slot && self.is_genuine(found);
-        let (state, found) = self.end_above(view, state, context, is);
-        let Some(found) = found else {
-            stack.set_state(state);
-            return None;
-        };
-        // SAFETY: the caller's: the slot may be written.
-        unsafe { put_back(slot, found.record.ret) };
-        let after = view.state_below(&found, state);
-        self.end_any(view, after, &found, context, Cause::Returned, registers);
-        Some(found.record.ret)
+        loop {
+            let (now, found) = self.end_above(view, state, context, is);
+            let Some(found) = found else {
+                stack.set_guards_of(state);
+                return None;
+            };
+            // SAFETY: the caller's: the slot may be written.
+            unsafe { put_back(slot, found.record.ret) };
+            let after = view.state_below(&found, now.with_guards_of(state));
+            let cause = Cause::Returned;
+            if self.end_any(view, now, after, &found, context, cause, registers) {
+                return Some(found.record.ret);
+            }
+        }
     }
 
     /// # Safety
@@ -924,24 +1016,35 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         P::lost_return(slot)
     }
 
-    /// Ends the newest frame, whatever it is; `after` is the state once it is
-    /// gone.
+    /// Ends the newest frame, whatever it is; the state is `now`, and `after`
+    /// once it is gone. False, and nothing has changed: an interrupt came
+    /// between, and the state is another.
+    #[expect(clippy::too_many_arguments, reason = "a dispatch in parts")]
     fn end_any(
         &self,
         view: View<'_>,
+        now: State,
         after: State,
         found: &Found,
         context: Context,
         cause: Cause,
         registers: Option<&Registers>,
-    ) {
+    ) -> bool {
         let ending = after.claimed(found.end).guarded(context as usize);
+        if !view.stack().replace_state(now, ending) {
+            return false;
+        }
+        // Those of a scope that has ended were told of it.
+        if cause == Cause::Unwound && found.set != 0 {
+            view.stack().count_unwound();
+        }
         self.end(view, ending, after, found, context, cause, registers);
+        true
     }
 
-    /// Ends a frame. Meanwhile the state is `during`: the frame is off the
-    /// stack, and its words stay claimed until the last exit, so it can not be
-    /// ended twice, whatever interrupts.
+    /// Ends a frame. The state is `during`: the frame is off the stack, and its
+    /// words stay claimed until the last exit, so it can not be ended twice,
+    /// whatever interrupts.
     #[expect(clippy::too_many_arguments, reason = "a dispatch in parts")]
     fn end(
         &self,
@@ -963,7 +1066,6 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             cause,
             not_sync: PhantomData,
         };
-        view.stack().set_state(during);
         self.run_exits(&mut dispatch, found.set, found.record.epoch, found.end);
     }
 
@@ -973,10 +1075,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     #[inline(always)]
     fn run_exits(&self, dispatch: &mut Dispatch<'_>, set: usize, epoch: usize, end: usize) {
         self.table.leave(dispatch, set, epoch, end);
-        if dispatch.stack.state() != dispatch.during {
-            self.end_left_behind(dispatch.view(), dispatch.without, dispatch.context);
-        }
-        dispatch.stack.set_state(dispatch.without);
+        self.give_up(dispatch, dispatch.without);
     }
 
     /// Interrupts that came inside of an entry or an exit have ended, and calls
@@ -990,8 +1089,9 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     }
 
     /// Looks for the newest frame that `is` the wanted one, and ends those above
-    /// it as unwound, newest first. Returns it, now the newest, and the state
-    /// with `before`'s guards; `None`, and ends none, if there is no such frame.
+    /// it as unwound, newest first. Returns it, now the newest, and the state;
+    /// `None`, and ends none, if there is no such frame. If a callback unwinds,
+    /// the guards are `before`'s.
     #[cold]
     #[inline(never)]
     fn end_above(
@@ -1002,12 +1102,13 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         is: impl Fn(&Found) -> bool,
     ) -> (State, Option<Found>) {
         let stack = view.stack();
-        if !view.founds(before.top()).any(|found| is(&found)) {
-            return (before, None);
+        let now = stack.state();
+        if !view.founds(now.top()).any(|found| is(&found)) {
+            return (now, None);
         }
         self.end_newest(view, before, context, Cause::Unwound, |found| !is(found));
-        let state = stack.state().with_guards_of(before);
-        (state, view.frame_below(state.top()))
+        let now = stack.state();
+        (now, view.frame_below(now.top()).filter(is))
     }
 
     /// A call enters on a slot that says that frames on the stack may be
@@ -1041,21 +1142,19 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     ) {
         let stack = view.stack();
         let guards = Guards { stack, before };
-        while let Some(frame) = view.frame_below(stack.state().top())
-            && dead(&frame)
-        {
-            let state = stack.state().guarded(context as usize);
-            let after = view.state_below(&frame, state);
-            if !self.is_genuine(&frame) {
+        loop {
+            let now = stack.state();
+            let Some(frame) = view.frame_below(now.top()).filter(&dead) else {
+                break;
+            };
+            let after = view.state_below(&frame, now.guarded(context as usize));
+            // If it does not end, an interrupt came between: the stack is looked
+            // at anew.
+            if self.is_genuine(&frame) {
+                self.end_any(view, now, after, &frame, context, cause, None);
+            } else if stack.replace_state(now, after) {
                 stack.count_stray();
-                stack.set_state(after);
-                continue;
             }
-            // Those of a scope that has ended were told of it.
-            if cause == Cause::Unwound && frame.set != 0 {
-                stack.count_unwound();
-            }
-            self.end_any(view, after, &frame, context, cause, None);
         }
         core::mem::forget(guards);
     }

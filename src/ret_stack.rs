@@ -28,7 +28,7 @@ use core::ptr;
 
 use static_assertions::const_assert;
 
-use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, count};
+use crate::sync::{self, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, count};
 
 mod aside;
 mod attach;
@@ -322,6 +322,39 @@ impl RetStack {
         compiler_fence(Ordering::SeqCst);
         self.state.store(state.word(), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Moves them from `from` to `to`, if they still are `from`: no interrupt
+    /// has left frames since that was read, or ended some. Other CPUs only read.
+    #[inline(always)]
+    pub(crate) fn replace_state(&self, from: State, to: State) -> bool {
+        compiler_fence(Ordering::SeqCst);
+        let replaced = sync::replace(&self.state, from.word(), to.word());
+        compiler_fence(Ordering::SeqCst);
+        replaced
+    }
+
+    /// Makes of them what `to` says, in one step, and returns what they were;
+    /// if it says nothing, nothing changes, and that is the error. In line: see
+    /// `Guards::hold`.
+    #[inline(always)]
+    pub(crate) fn update_state(&self, to: impl Fn(State) -> Option<State>) -> Result<State, State> {
+        loop {
+            let seen = self.state();
+            let Some(new) = to(seen) else {
+                return Err(seen);
+            };
+            if self.replace_state(seen, new) {
+                return Ok(seen);
+            }
+        }
+    }
+
+    /// Gives the guards back that there were `before`.
+    #[inline(always)]
+    pub(crate) fn set_guards_of(&self, before: State) {
+        // Never an error: `to` always says something.
+        let _ = self.update_state(|now| Some(now.with_guards_of(before)));
     }
 
     /// The stack with its words, if it has any.

@@ -34,3 +34,32 @@ pub(crate) use imp::*;
 pub(crate) fn count(counter: &AtomicU32, by: u32) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
+
+/// Stores `to` into `word` if it holds `from`, by one instruction as this CPU
+/// and its interrupts see it. The word is written by no other CPU meanwhile, so
+/// the bus need not be locked, which would take several times as long.
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(loom)))]
+#[inline(always)]
+pub(crate) fn replace(word: &AtomicUsize, from: usize, to: usize) -> bool {
+    let seen: usize;
+    // SAFETY: the word is one that may be read and written.
+    unsafe {
+        core::arch::asm!(
+            "cmpxchg [{word}], {to}",
+            word = in(reg) word.as_ptr(),
+            to = in(reg) to,
+            inout("rax") from => seen,
+            options(nostack)
+        );
+    }
+    seen == from
+}
+
+/// Stores `to` into `word` if it holds `from`. Relaxed: for the CPU that writes
+/// it and its interrupts.
+#[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", not(loom))))]
+#[inline(always)]
+pub(crate) fn replace(word: &AtomicUsize, from: usize, to: usize) -> bool {
+    word.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed)
+        .is_ok()
+}

@@ -80,7 +80,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         let view = stack.view()?;
         let push_frame = |record: &Record| {
             let before = stack.state().with_guards_of(State::EMPTY);
-            if let Some(claim) = view.claim(before, 0, record, 0, 0) {
+            if let Ok(Some(claim)) = view.claim(stack.state(), before, 0, record, 0, 0) {
                 stack.set_state(before.at(claim.index + 1));
             }
         };

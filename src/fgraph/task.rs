@@ -149,13 +149,13 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         let view = stack.view().ok_or(DetachError::Detached)?;
         let end = || {
             // An interrupt from here on finds every context inside the tracer.
-            let mut state = stack.state();
-            if state.has_claim() {
+            let ending = |state: State| state.at(state.top()).all_guarded();
+            let (Ok(seen) | Err(seen)) = stack.update_state(|state| Some(ending(state)));
+            if seen.has_claim() {
                 // It was killed inside an entry: what that had claimed is void.
                 stack.count_stray();
             }
-            state = state.at(state.top()).all_guarded();
-            stack.set_state(state);
+            let state = ending(seen);
             if running && self.returns.are_known() {
                 // This function and its callers up to the one that never
                 // returns may be traced, and still have to return.
@@ -223,25 +223,30 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         let leave = |stack: &RetStack| {
             let view = stack.view()?;
             let context = P::context();
-            let state = stack.state();
-            if state.is_guarded(context as usize) {
+            let outside = |state: &State| !state.is_guarded(context as usize);
+            let guarded = |state: State| state.guarded(context as usize);
+            let Ok(before) = stack.update_state(|state| Some(state).filter(outside).map(guarded))
+            else {
                 // A callback holds a scope of the function that it was called
                 // for: the next event of that function ends the frame.
                 stack.count_stray();
                 return None;
-            }
-            stack.set_state(state.guarded(context as usize));
+            };
             let is = |found: &Found| {
                 let Record { func: of, slot, .. } = found.record;
                 found.index == index && found.set != 0 && slot == 0 && of == func
             };
-            match view.frame_below(state.top()).filter(is) {
-                Some(found) => {
-                    let after = view.state_below(&found, state);
-                    self.end_any(view, after, &found, context, Cause::Returned, None);
+            loop {
+                let now = stack.state();
+                let Some(found) = view.frame_below(now.top()).filter(is) else {
+                    break;
+                };
+                let after = view.state_below(&found, now.with_guards_of(before));
+                if self.end_any(view, now, after, &found, context, Cause::Returned, None) {
+                    return Some(());
                 }
-                None => self.leave_older_scope(view, state, context, is),
             }
+            while !self.leave_older_scope(view, before, context, is) {}
             Some(())
         };
         let _ = P::current(leave);
@@ -252,16 +257,19 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// Scopes above it were jumped over. Not so a call: the guard may have been
     /// handed to it, to `drop` itself for one, and it is still to return. Then
     /// the scope's exits run now, and its words stay until the call is gone.
+    /// False, and nothing has changed: an interrupt came between.
     #[cold]
     #[inline(never)]
     fn leave_older_scope(
         &self,
         view: View<'_>,
-        state: State,
+        before: State,
         context: Context,
         is: impl Fn(&Found) -> bool,
-    ) {
+    ) -> bool {
         let stack = view.stack();
+        let now = stack.state();
+        let state = now.with_guards_of(before);
         let mut calls = false;
         let scope = view.founds(state.top()).find(|found| {
             calls |= found.record.slot != 0;
@@ -269,23 +277,29 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         });
         match scope {
             // It ended with the traced function that enclosed it.
-            None => stack.set_state(state),
+            None => {
+                stack.set_guards_of(before);
+                true
+            }
             Some(scope) if calls => {
-                view.refuse(scope.index, ALL_CALLBACKS);
                 // A claim, so that interrupts leave all frames where they are.
                 let reserved = state.reserved().max(state.top() + 1);
                 let ending = state.claimed(reserved).guarded(context as usize);
+                if !stack.replace_state(now, ending) {
+                    return false;
+                }
+                view.refuse(scope.index, ALL_CALLBACKS);
                 self.end(view, ending, state, &scope, context, Cause::Returned, None);
+                true
             }
             Some(_) => {
-                let (state, scope) = self.end_above(view, state, context, is);
-                match scope {
-                    None => stack.set_state(state),
-                    Some(scope) => {
-                        let after = view.state_below(&scope, state);
-                        self.end_any(view, after, &scope, context, Cause::Returned, None);
-                    }
-                }
+                let (now, scope) = self.end_above(view, state, context, is);
+                let Some(scope) = scope else {
+                    stack.set_guards_of(before);
+                    return true;
+                };
+                let after = view.state_below(&scope, now.with_guards_of(before));
+                self.end_any(view, now, after, &scope, context, Cause::Returned, None)
             }
         }
     }
@@ -302,15 +316,13 @@ impl<'a> Guards<'a> {
     /// line: the return of a call that is traced would lift the guards.
     #[inline(always)]
     pub(super) fn hold(stack: &'a RetStack) -> Self {
-        let before = stack.state();
-        stack.set_state(before.all_guarded());
+        let (Ok(before) | Err(before)) = stack.update_state(|state| Some(state.all_guarded()));
         Self { stack, before }
     }
 }
 
 impl Drop for Guards<'_> {
     fn drop(&mut self) {
-        self.stack
-            .set_state(self.stack.state().with_guards_of(self.before));
+        self.stack.set_guards_of(self.before);
     }
 }

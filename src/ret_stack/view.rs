@@ -74,15 +74,17 @@ impl<'a> View<'a> {
 
     /// Claims room for a frame, and as many of the `data` words that callbacks
     /// may want as there are; writes the frame, as one whose return `set`
-    /// wants. `None` if it has no room.
+    /// wants. `state` are the positions, and the guards to come back to. `None`,
+    /// and nothing has changed, if the stack's state is not `now`.
     pub(crate) fn claim(
         self,
+        now: State,
         state: State,
         context: usize,
         record: &Record,
         set: usize,
         data: usize,
-    ) -> Option<Claim> {
+    ) -> Result<Option<Claim>, Full> {
         let near = record.near(set, Window::code(), self.stack.slots());
         // Only wide frames lie above a gap: popping a near one need not look.
         let near = near.filter(|_| !state.has_claim());
@@ -95,11 +97,13 @@ impl<'a> View<'a> {
         let index = start + head - 1;
         let len = self.len();
         if index >= len {
-            return None;
+            return Err(Full);
         }
         let limit = (index + 1 + data).min(len);
         let claimed = state.claimed(limit).guarded(context);
-        self.stack.set_state(claimed);
+        if !self.stack.replace_state(now, claimed) {
+            return Ok(None);
+        }
         // SAFETY: what is below `limit`, which is not above `len`, is claimed;
         // `index` is, and what comes before it from `start` on.
         unsafe {
@@ -112,7 +116,7 @@ impl<'a> View<'a> {
                 None => self.put_head(start, record.wide(set)),
             }
         }
-        Some(Claim { claimed, index })
+        Ok(Some(Claim { claimed, index }))
     }
 
     /// Writes a frame.
@@ -128,6 +132,10 @@ impl<'a> View<'a> {
         }
     }
 }
+
+/// There is no room for a frame.
+#[derive(Debug)]
+pub(crate) struct Full;
 
 /// Room for one frame, claimed and not yet committed.
 #[derive(Clone, Copy)]
@@ -160,9 +168,9 @@ impl RetStack {
             return None;
         }
         let claimed = before.claiming(need, context);
-        self.set_state(claimed);
         let index = top + NEAR_WORDS - 1;
-        Some(Claim { claimed, index })
+        self.replace_state(before, claimed)
+            .then_some(Claim { claimed, index })
     }
 
     /// Writes a near frame into a claim on a stack that was filled up to `top`,

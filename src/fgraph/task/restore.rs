@@ -8,6 +8,7 @@
 
 use crate::arch::chain;
 use crate::fgraph::{Cause, Fgraph, put_back};
+use crate::ret_stack::word::State;
 use crate::ret_stack::{Frame, RetStack, View};
 use crate::sync::Ordering;
 use crate::{Context, Platform};
@@ -143,9 +144,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 return 0;
             }
             let ended = stack.depth();
-            stack.set_state(state.guarded(Context::Task as usize));
-            self.end_newest(view, state, Context::Task, Cause::Unwound, |_| true);
-            stack.set_state(stack.state().with_guards_of(state));
+            let guarded = |state: State| Some(state.guarded(Context::Task as usize));
+            let (Ok(before) | Err(before)) = stack.update_state(guarded);
+            self.end_newest(view, before, Context::Task, Cause::Unwound, |_| true);
+            stack.set_guards_of(before);
             ended
         })
         .unwrap_or(0)
