@@ -7,7 +7,7 @@
 use super::Scale;
 use super::buffer::Buffer;
 use super::cursor::{Arguments, Cursor, Item, WholeRecord};
-use super::record::{MAX_TICKS, Read};
+use super::record::Read;
 use crate::Context;
 
 mod error;
@@ -271,17 +271,6 @@ impl<'a> Trace<'a> {
         Some(Event::End(call, end))
     }
 
-    /// Whether `call`, if it ended at `time`, can have taken `ticks`.
-    fn lasted(&self, call: &Raw, cpu: usize, time: u64, ticks: u64) -> bool {
-        let passed = time.wrapping_sub(call.recorded);
-        match self.buffers.get(cpu) {
-            // The clock went back: it is recorded to have taken none.
-            _ if passed > u64::MAX / 2 => ticks == 0,
-            Some(buffer) if buffer.leaves_out_sleep() => ticks <= passed,
-            _ => ticks == passed.min(MAX_TICKS),
-        }
-    }
-
     /// What a record tells; `None` if it waits until calls have ended, or is
     /// not told.
     fn tell(&mut self, cpu: usize, recorded: &WholeRecord) -> Told {
@@ -294,10 +283,12 @@ impl<'a> Trace<'a> {
         // What is deeper than this has ended; at the same depth, only this
         // can end it, if it is not the end of a later call whose begin was lost.
         let innermost = self.open.innermost(place).copied();
+        let buffer = self.buffers.get(cpu);
+        let without_sleep = buffer.is_some_and(Buffer::leaves_out_sleep);
         let ended = match recorded.read {
             Read::Exit { func, ticks, .. } => innermost.is_some_and(|call| {
                 let other = func.is_some_and(|func| func != call.func)
-                    || !self.lasted(&call, cpu, time, ticks);
+                    || !call.lasted(time, ticks, without_sleep);
                 call.depth > depth || call.depth == depth && other
             }),
             Read::Entry { context, .. } | Read::Leaf { context, .. } => innermost

@@ -7,7 +7,8 @@
 //! like is [`arch`](crate::arch)'s.
 
 use crate::arch::chain;
-use crate::fgraph::{Cause, Fgraph, put_back};
+use crate::fgraph::leave::put_back;
+use crate::fgraph::{Cause, Fgraph};
 use crate::ret_stack::word::State;
 use crate::ret_stack::{Frame, RetStack, View};
 use crate::sync::Ordering;

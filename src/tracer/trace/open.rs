@@ -4,6 +4,7 @@
 //! This file knows neither records nor what is told of them.
 
 use crate::Context;
+use crate::tracer::record::MAX_TICKS;
 
 /// A reader's memory for one call that has begun, or one task.
 ///
@@ -58,6 +59,18 @@ impl Raw {
     /// depth is the same.
     pub(super) fn is_interrupted(&self, depth: usize, context: Context) -> bool {
         depth == self.depth && context as u8 > self.context as u8
+    }
+
+    /// Whether the call, if it ended at `time`, can have taken `ticks`, of which
+    /// sleep may be left out.
+    pub(super) fn lasted(&self, time: u64, ticks: u64, without_sleep: bool) -> bool {
+        let passed = time.wrapping_sub(self.recorded);
+        match without_sleep {
+            // The clock went back: it is recorded to have taken none.
+            _ if passed > u64::MAX / 2 => ticks == 0,
+            true => ticks <= passed,
+            false => ticks == passed.min(MAX_TICKS),
+        }
     }
 }
 

@@ -1,0 +1,216 @@
+//! Frames that end, whoever says so, and claims that are given up.
+//!
+//! Interrupts may come between any two looks at a stack, and leave frames, or
+//! end some: its state changes from what was seen in one step, or not at all,
+//! and then the stack is looked at anew.
+
+use core::marker::PhantomData;
+
+use super::dispatch::Dispatch;
+use super::task::Guards;
+use super::{Cause, Fgraph};
+use crate::hook::Registers;
+use crate::ret_stack::word::State;
+use crate::ret_stack::{Found, RetStack, View};
+use crate::{Context, Platform};
+
+impl<P: Platform, const N: usize> Fgraph<P, N> {
+    /// Gives the claim of an entry or an exit up: the state is `to` from here on.
+    /// What interrupts have left above the claim ends first.
+    #[inline(always)]
+    pub(super) fn give_up(&self, dispatch: &Dispatch<'_>, to: State) {
+        let &Dispatch {
+            stack,
+            during,
+            without,
+            context,
+            ..
+        } = dispatch;
+        if !stack.replace_state(during, to) {
+            self.clear_up(stack, without, context, to);
+        }
+    }
+
+    /// Leaves the stack as it was before a guard or a claim: `state`. For the
+    /// other ways: false.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn back_out(&self, stack: &RetStack, state: State, context: Context) -> bool {
+        self.clear_up(stack, state, context, state);
+        false
+    }
+
+    /// Ends what interrupts have left above `below`; then the state is `to`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn clear_up(&self, stack: &RetStack, below: State, context: Context, to: State) {
+        let view = stack.view_in_use();
+        loop {
+            self.end_left_behind(view, below, context);
+            let now = stack.state();
+            let is_clear = view
+                .frame_below(now.top())
+                .is_none_or(|found| found.index < below.top());
+            if is_clear && stack.replace_state(now, to) {
+                return;
+            }
+        }
+    }
+
+    /// Ends the newest frame, whatever it is; the state is `now`, and `after`
+    /// once it is gone. False, and nothing has changed: an interrupt came
+    /// between, and the state is another.
+    #[expect(clippy::too_many_arguments, reason = "a dispatch in parts")]
+    pub(super) fn end_any(
+        &self,
+        view: View<'_>,
+        now: State,
+        after: State,
+        found: &Found,
+        context: Context,
+        cause: Cause,
+        registers: Option<&Registers>,
+    ) -> bool {
+        let ending = after.claimed(found.end).guarded(context as usize);
+        if !view.stack().replace_state(now, ending) {
+            return false;
+        }
+        // Those of a scope that has ended were told of it.
+        if cause == Cause::Unwound && found.set != 0 {
+            view.stack().count_unwound();
+        }
+        self.end(view, ending, after, found, context, cause, registers);
+        true
+    }
+
+    /// Ends a frame. The state is `during`: the frame is off the stack, and its
+    /// words stay claimed until the last exit, so it can not be ended twice,
+    /// whatever interrupts.
+    #[expect(clippy::too_many_arguments, reason = "a dispatch in parts")]
+    pub(super) fn end(
+        &self,
+        view: View<'_>,
+        during: State,
+        without: State,
+        found: &Found,
+        context: Context,
+        cause: Cause,
+        registers: Option<&Registers>,
+    ) {
+        let mut dispatch = Dispatch {
+            stack: view.stack(),
+            index: found.index,
+            registers,
+            during,
+            without,
+            context,
+            cause,
+            not_sync: PhantomData,
+        };
+        self.run_exits(&mut dispatch, found.set, found.record.epoch, found.end);
+    }
+
+    /// Calls the exits of a frame that the state says is off the stack. As in
+    /// [`enter_on`](Self::enter_on), nothing is kept over the callbacks but what
+    /// the dispatch holds.
+    #[inline(always)]
+    pub(super) fn run_exits(
+        &self,
+        dispatch: &mut Dispatch<'_>,
+        set: usize,
+        epoch: usize,
+        end: usize,
+    ) {
+        self.table.leave(dispatch, set, epoch, end);
+        self.give_up(dispatch, dispatch.without);
+    }
+
+    /// Interrupts that came inside of an entry or an exit have ended, and calls
+    /// of theirs were jumped over: the frames above the top of `below` end,
+    /// before others are put over their words.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_left_behind(&self, view: View<'_>, below: State, context: Context) {
+        let above = |found: &Found| found.index >= below.top();
+        self.end_newest(view, below, context, Cause::Unwound, above);
+    }
+
+    /// Looks for the newest frame that `is` the wanted one, and ends those above
+    /// it as unwound, newest first. Returns it, now the newest, and the state;
+    /// `None`, and ends none, if there is no such frame. If a callback unwinds,
+    /// the guards are `before`'s.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_above(
+        &self,
+        view: View<'_>,
+        before: State,
+        context: Context,
+        is: impl Fn(&Found) -> bool,
+    ) -> (State, Option<Found>) {
+        let stack = view.stack();
+        let now = stack.state();
+        if !view.founds(now.top()).any(|found| is(&found)) {
+            return (now, None);
+        }
+        self.end_newest(view, before, context, Cause::Unwound, |found| !is(found));
+        let now = stack.state();
+        (now, view.frame_below(now.top()).filter(is))
+    }
+
+    /// A call enters on a slot that says that frames on the stack may be
+    /// dead. Ends those that are; returns the state with `before`'s guards.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_dead(
+        &self,
+        view: View<'_>,
+        slot: usize,
+        tail: bool,
+        before: State,
+        context: Context,
+    ) -> State {
+        if let Some(oldest) = view.oldest_dead(before, slot, tail, P::interrupt_stack) {
+            let dead = |found: &Found| found.index >= oldest;
+            self.end_newest(view, before, context, Cause::Unwound, dead);
+        }
+        view.stack().state().with_guards_of(before)
+    }
+
+    /// Ends the newest frames with `cause`, as long as they are `dead`, with the
+    /// context's guard held; if a callback unwinds, the guards are `before`'s.
+    pub(super) fn end_newest(
+        &self,
+        view: View<'_>,
+        before: State,
+        context: Context,
+        cause: Cause,
+        dead: impl Fn(&Found) -> bool,
+    ) {
+        let stack = view.stack();
+        let guards = Guards { stack, before };
+        loop {
+            let now = stack.state();
+            let Some(frame) = view.frame_below(now.top()).filter(&dead) else {
+                break;
+            };
+            let after = view.state_below(&frame, now.guarded(context as usize));
+            // If it does not end, an interrupt came between: the stack is looked
+            // at anew.
+            if self.is_genuine(&frame) {
+                self.end_any(view, now, after, &frame, context, cause, None);
+            } else if stack.replace_state(now, after) {
+                stack.count_stray();
+            }
+        }
+        core::mem::forget(guards);
+    }
+
+    /// Whether the frame can have been made by a call. Damaged words, or a
+    /// callback's data that are taken for a frame, mostly have an epoch in
+    /// which nobody can have wanted a return.
+    pub(super) fn is_genuine(&self, found: &Found) -> bool {
+        let epoch = found.record.epoch;
+        epoch <= self.table.epoch() && (epoch != 0 || found.set == 0)
+    }
+}

@@ -1,0 +1,267 @@
+//! A call begins: the short way, which nearly all take, and the others.
+//!
+//! This file decides whether a call gets a frame. What becomes of older frames
+//! that are in doubt is `end`'s.
+
+use core::marker::PhantomData;
+
+use super::dispatch::Dispatch;
+use super::{Call, Cause, Fgraph, SLOTS};
+use crate::Platform;
+use crate::hook::Registers;
+use crate::ret_stack::RetStack;
+use crate::ret_stack::word::{Progress, Record, State};
+
+impl<P: Platform, const N: usize> Fgraph<P, N> {
+    /// A call begins. Returns whether a callback wants its return: then the
+    /// hook must call [`leave`](Self::leave) for the same slot when the call
+    /// ends, and go where that says. Any context, any CPU.
+    ///
+    /// `wanted` is the set of callbacks that follow this function, one bit a
+    /// slot; those that are not registered take no part.
+    ///
+    /// # Example
+    ///
+    /// A hook that catches a call and its return:
+    ///
+    /// ```
+    /// use fgraph::fgraph::Call;
+    ///
+    #[doc = example_callback!()]
+    /// # impl Callback for Mine {
+    /// #     type Frame = ();
+    /// #     fn entry(&self, call: Entry<'_, ()>) -> Option<()> { Some(see(call.caller())) }
+    /// #     fn exit(&self, call: Exit<'_, ()>, (): ()) { see(call.func()) }
+    /// # }
+    /// # FGRAPH.register(&MINE)?;
+    /// let slot = &raw const SLOTS[40] as usize; // On the task's real stack.
+    /// let call = Call { func: 0x1000, ret: 0x2000, slot, tail: false, registers: None };
+    /// // SAFETY: the slot is this call's, and nobody tail-called.
+    /// if unsafe { FGRAPH.enter(&call, usize::MAX) } {
+    ///     // … the function runs, and:
+    ///     // SAFETY: it was entered, and has ended.
+    ///     let ret = unsafe { FGRAPH.leave(slot, None) };
+    ///     assert_eq!(ret, Some(0x2000));
+    /// }
+    /// assert_eq!(seen(), [0x2000, 0x1000]);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// `call.slot` is the call's return slot on the running stack, and
+    /// `call.tail` is true exactly when `call.ret` is the address to which the
+    /// calls of the caller's own hook return.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn enter(&self, call: &Call<'_>, wanted: usize) -> bool {
+        let set = wanted & self.table.active();
+        if set == 0 {
+            return false;
+        }
+        // Before any slot is read: an owner that comes later takes no part.
+        let epoch = self.table.epoch();
+        let call = *call;
+        let enter = |stack: &RetStack| self.enter_on(stack, call, set, epoch, &mut 0);
+        P::current(enter).unwrap_or(false)
+    }
+
+    /// Returns whether there is a frame, and its position in `place`.
+    ///
+    /// Written out here is the short way: on a stack at rest, with room for all,
+    /// for a near frame that puts no other in doubt. Behind the callbacks it
+    /// uses nothing but what the dispatch holds, so that no register has to be
+    /// kept for it.
+    #[inline(always)]
+    pub(super) fn enter_on(
+        &self,
+        stack: &RetStack,
+        call: Call<'_>,
+        set: usize,
+        epoch: usize,
+        place: &mut usize,
+    ) -> bool {
+        let context = P::context();
+        let before = stack.state();
+        // From here on nothing that runs is traced.
+        let claimed = stack.claim_at_rest(before, context as usize, self.table.need());
+        let Some(claim) = claimed else {
+            return self.enter_slowly(stack, call, set, place);
+        };
+        let mut dispatch = Dispatch {
+            stack,
+            index: claim.index,
+            registers: call.registers,
+            during: claim.claimed,
+            without: before,
+            context,
+            cause: Cause::Returned,
+            not_sync: PhantomData,
+        };
+        // SAFETY: it is claimed.
+        if !unsafe { stack.put_near(before.resting_top(), &call.record(epoch), set) } {
+            let index = self.enter_in_doubt(
+                stack,
+                call.func,
+                call.ret,
+                call.slot,
+                call.tail,
+                call.registers,
+                set,
+                before,
+            );
+            *place = index.unwrap_or(0);
+            return index.is_some();
+        }
+        // SAFETY: the set is not empty, and part of the active one; the claim
+        // has room for what all owners keep.
+        let progress = unsafe { self.table.enter(&mut dispatch, set, epoch, claim.index + 1) };
+        *place = dispatch.index;
+        if let Some(end) = progress.of_all()
+            && dispatch
+                .stack
+                .replace_state(dispatch.during, State::resting(end))
+        {
+            return true;
+        }
+        self.settle(&dispatch, progress)
+    }
+
+    /// The other ways, where there may be no room, or others are inside the
+    /// tracer, or the frame is wide, or older frames may be dead.
+    #[inline(always)]
+    pub(super) fn enter_slowly(
+        &self,
+        stack: &RetStack,
+        call: Call<'_>,
+        set: usize,
+        place: &mut usize,
+    ) -> bool {
+        // In parts, so that the short way needs no memory for the call.
+        let index = self.enter_in_parts(
+            stack,
+            call.func,
+            call.ret,
+            call.slot,
+            call.tail,
+            call.registers,
+            set,
+        );
+        *place = index.unwrap_or(0);
+        index.is_some()
+    }
+
+    /// Gives the claim of the short way up first: the state was `before`.
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "a call in parts")]
+    pub(super) fn enter_in_doubt(
+        &self,
+        stack: &RetStack,
+        func: usize,
+        ret: usize,
+        slot: usize,
+        tail: bool,
+        registers: Option<&Registers>,
+        set: usize,
+        before: State,
+    ) -> Option<usize> {
+        self.back_out(stack, before, P::context());
+        self.enter_in_parts(stack, func, ret, slot, tail, registers, set)
+    }
+
+    /// Returns the position of the frame, if there is one.
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "a call in parts")]
+    pub(super) fn enter_in_parts(
+        &self,
+        stack: &RetStack,
+        func: usize,
+        ret: usize,
+        slot: usize,
+        tail: bool,
+        registers: Option<&Registers>,
+        set: usize,
+    ) -> Option<usize> {
+        let view = stack.view()?;
+        // What is not aligned can not be given its address back.
+        if !slot.is_multiple_of(size_of::<usize>()) {
+            return None;
+        }
+        let context = P::context();
+        let mut state;
+        loop {
+            state = stack.state();
+            if state.is_guarded(context as usize) {
+                stack.count_recursion();
+                return None;
+            }
+            if stack.replace_state(state, state.guarded(context as usize)) {
+                break;
+            }
+        }
+        let epoch = self.table.epoch();
+        let record = Record {
+            func,
+            ret,
+            slot,
+            epoch,
+        };
+        let data = self.table.data_words();
+        let claim = loop {
+            if slot != 0 && !state.has_claim() && view.is_suspect(state, slot, P::interrupt_stack) {
+                let tail = tail || self.is_hooked_return(ret);
+                state = self.end_dead(view, slot, tail, state, context);
+            }
+            let now = state.guarded(context as usize);
+            let Ok(claim) = view.claim(now, state, context as usize, &record, set, data) else {
+                self.overrun(stack, set, epoch);
+                stack.set_guards_of(state);
+                return None;
+            };
+            if let Some(claim) = claim {
+                break claim;
+            }
+            // An interrupt came between.
+            state = stack.state().with_guards_of(state);
+        };
+        let mut dispatch = Dispatch {
+            stack,
+            index: claim.index,
+            registers,
+            during: claim.claimed,
+            without: state,
+            context,
+            cause: Cause::Returned,
+            not_sync: PhantomData,
+        };
+        // SAFETY: as in `enter_on`.
+        let progress = unsafe { self.table.enter(&mut dispatch, set, epoch, claim.index + 1) };
+        self.settle(&dispatch, progress).then_some(claim.index)
+    }
+
+    /// The callbacks have been called for an entry: keeps the frame if one wants
+    /// the return.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn settle(&self, dispatch: &Dispatch<'_>, progress: Progress) -> bool {
+        let &Dispatch { index, without, .. } = dispatch;
+        if dispatch.view().refuse(index, progress.refused()) == 0 {
+            self.give_up(dispatch, without);
+            return false;
+        }
+        self.give_up(dispatch, without.at(progress.position()));
+        true
+    }
+
+    #[cold]
+    pub(super) fn overrun(&self, stack: &RetStack, set: usize, epoch: usize) {
+        stack.count_overrun();
+        // The exits of dead frames may have changed who is in the slots.
+        let there = |slot: &usize| set & (1 << slot) != 0 && self.table.since(*slot) <= epoch;
+        for slot in (0..SLOTS).filter(there) {
+            self.table.count_missed(slot);
+        }
+    }
+}
