@@ -1,8 +1,9 @@
-//! The tracer: calls enter and leave. Callbacks come and go in `register`.
+//! The tracer. A call begins in `enter` and ends in `leave`, or otherwise in
+//! `end`; `dispatch` calls the callbacks, which come and go in `register`.
 //!
-//! Entering and leaving are told here from top to bottom. This module knows
-//! neither bits nor registers: words are [`ret_stack`](crate::ret_stack)'s,
-//! ways of catching a call [`hook`](crate::hook)'s.
+//! This module knows neither bits nor registers: words are
+//! [`ret_stack`](crate::ret_stack)'s, ways of catching a call
+//! [`hook`](crate::hook)'s.
 
 use core::marker::PhantomData;
 

@@ -43,8 +43,7 @@ impl RetStack {
     ///
     /// ```
     #[doc = example_kernel!()]
-    /// # Kernel::clock();
-    /// // This kernel's clock moves by 1,000 ticks a reading.
+    /// // This kernel's clock begins at 0 and moves by 1,000 ticks a reading.
     /// FGRAPH.switch(Some(&STACK), None);
     /// FGRAPH.switch(None, Some(&STACK));
     /// assert_eq!(STACK.slept(), 1000);
@@ -55,14 +54,16 @@ impl RetStack {
     }
 
     pub(crate) fn switched_out(&self, now: u64) {
-        self.left.set(now);
+        // One more: 0 is that it is not switched out, and a clock may begin
+        // there.
+        self.left.set(now.saturating_add(1));
     }
 
     pub(crate) fn switched_in(&self, now: u64) {
         let left = self.left.get();
         if left != 0 {
             // A clock that went backwards adds nothing.
-            let slept = now.saturating_sub(left);
+            let slept = now.saturating_add(1).saturating_sub(left);
             self.slept.set(self.slept.get().saturating_add(slept));
             self.left.set(0);
         }
