@@ -160,27 +160,57 @@ macro_rules! general {
     };
 }
 
+/// All bits of a mask that this build can set: with byte and word operations
+/// there are 64.
+#[cfg(target_feature = "avx512bw")]
+macro_rules! mask {
+    (save) => {
+        "kmovq r11, k\\i"
+    };
+    (load) => {
+        "kmovq k\\i, r11"
+    };
+}
+
+#[cfg(all(target_feature = "avx512f", not(target_feature = "avx512bw")))]
+macro_rules! mask {
+    (save) => {
+        "kmovw r11d, k\\i"
+    };
+    (load) => {
+        "kmovw k\\i, r11d"
+    };
+}
+
 #[cfg(target_feature = "avx512f")]
 macro_rules! vectors {
     (save) => {
-        "
+        concat!(
+            "
         .irp i,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
         vmovdqu64 [rsp + {vectors} + 64*\\i], zmm\\i
         .endr
         .irp i,0,1,2,3,4,5,6,7
-        kmovw r11d, k\\i
+        ",
+            mask!(save),
+            "
         mov [rsp + {masks} + 8*\\i], r11
         .endr"
+        )
     };
     (load) => {
-        "
+        concat!(
+            "
         .irp i,0,1,2,3,4,5,6,7
         mov r11, [rsp + {masks} + 8*\\i]
-        kmovw k\\i, r11d
+        ",
+            mask!(load),
+            "
         .endr
         .irp i,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
         vmovdqu64 zmm\\i, [rsp + {vectors} + 64*\\i]
         .endr"
+        )
     };
 }
 
