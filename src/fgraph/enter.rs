@@ -190,17 +190,13 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             return None;
         }
         let context = P::context();
-        let mut state;
-        loop {
-            state = stack.state();
-            if state.is_guarded(context as usize) {
-                stack.count_recursion();
-                return None;
-            }
-            if stack.replace_state(state, state.guarded(context as usize)) {
-                break;
-            }
-        }
+        let outside = |state: &State| !state.is_guarded(context as usize);
+        let guarded = |state: State| state.guarded(context as usize);
+        let Ok(mut state) = stack.update_state(|state| Some(state).filter(outside).map(guarded))
+        else {
+            stack.count_recursion();
+            return None;
+        };
         let epoch = self.table.epoch();
         let record = Record {
             func,
@@ -214,17 +210,16 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 let tail = tail || self.is_hooked_return(ret);
                 state = self.end_dead(view, slot, tail, state, context);
             }
-            let now = state.guarded(context as usize);
-            let Ok(claim) = view.claim(now, state, context as usize, &record, set, data) else {
-                self.overrun(stack, set, epoch);
-                stack.set_guards_of(state);
-                return None;
-            };
-            if let Some(claim) = claim {
-                break claim;
+            match view.claim(guarded(state), state, context as usize, &record, set, data) {
+                Ok(Some(claim)) => break claim,
+                // An interrupt came between.
+                Ok(None) => state = stack.state().with_guards_of(state),
+                Err(_) => {
+                    self.overrun(stack, set, epoch);
+                    stack.set_guards_of(state);
+                    return None;
+                }
             }
-            // An interrupt came between.
-            state = stack.state().with_guards_of(state);
         };
         let mut dispatch = Dispatch {
             stack,

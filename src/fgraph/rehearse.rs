@@ -111,6 +111,19 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             enter(return_slot);
             stack.set_state(State::EMPTY);
         }
+        Self::rehearse_inside(stack, &enter, &leave, &push, return_slot);
+        Some(())
+    }
+
+    /// The paths of a task that is inside of the tracer, or has no room.
+    fn rehearse_inside(
+        stack: &RetStack,
+        enter: &impl Fn(*const usize) -> bool,
+        leave: &impl Fn(*const usize) -> usize,
+        push: &impl Fn(usize),
+        return_slot: *mut usize,
+    ) {
+        let slot = return_slot as usize;
         // Inside the guard, and above an interrupted claim.
         let context = P::context() as usize;
         stack.set_state(State::EMPTY.guarded(context));
@@ -125,7 +138,6 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         // Full.
         stack.set_state(State::EMPTY.at(WORDS));
         enter(return_slot);
-        Some(())
     }
 
     /// A frame like that of a call from nearby.

@@ -168,7 +168,7 @@ pub struct Patch<B, const N: usize = 16> {
 ///
 /// # Example
 ///
-/// ```standalone_crate
+/// ```ignore-aarch64,standalone_crate
 /// # #[used]
 /// # #[unsafe(link_section = "__patchable_function_entries")]
 /// # static ENTRY: [usize; 1] = [0x40_1000];

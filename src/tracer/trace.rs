@@ -280,22 +280,8 @@ impl<'a> Trace<'a> {
             self.untracked += 1;
             return Told::Nothing;
         };
-        // What is deeper than this has ended; at the same depth, only this
-        // can end it, if it is not the end of a later call whose begin was lost.
         let innermost = self.open.innermost(place).copied();
-        let buffer = self.buffers.get(cpu);
-        let without_sleep = buffer.is_some_and(Buffer::leaves_out_sleep);
-        let ended = match recorded.read {
-            Read::Exit { func, ticks, .. } => innermost.is_some_and(|call| {
-                let other = func.is_some_and(|func| func != call.func)
-                    || !call.lasted(time, ticks, without_sleep);
-                call.depth > depth || call.depth == depth && other
-            }),
-            Read::Entry { context, .. } | Read::Leaf { context, .. } => innermost
-                .is_some_and(|call| call.depth >= depth && !call.is_interrupted(depth, context)),
-            Read::Note { .. } => false,
-        };
-        if ended {
+        if innermost.is_some_and(|call| self.proves_ended(&call, cpu, recorded)) {
             let end = RawEnd {
                 time,
                 ticks: None,
@@ -343,6 +329,26 @@ impl<'a> Trace<'a> {
             Read::Note { .. } => None,
         };
         told.map_or(Told::Nothing, Told::All)
+    }
+
+    /// Whether a task's innermost call has ended if this is its next record. What
+    /// is deeper has; at the same depth, only this can end it, if it is not the
+    /// end of a later call whose begin was lost.
+    fn proves_ended(&self, call: &Raw, cpu: usize, recorded: &WholeRecord) -> bool {
+        let &WholeRecord { time, depth, .. } = recorded;
+        match recorded.read {
+            Read::Exit { func, ticks, .. } => {
+                let buffer = self.buffers.get(cpu);
+                let without_sleep = buffer.is_some_and(Buffer::leaves_out_sleep);
+                let other = func.is_some_and(|func| func != call.func)
+                    || !call.lasted(time, ticks, without_sleep);
+                call.depth > depth || call.depth == depth && other
+            }
+            Read::Entry { context, .. } | Read::Leaf { context, .. } => {
+                call.depth >= depth && !call.is_interrupted(depth, context)
+            }
+            Read::Note { .. } => false,
+        }
     }
 
     fn headless(&self, call: Call, ticks: u64, end: RawEnd) -> Event {

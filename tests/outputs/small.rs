@@ -314,5 +314,6 @@ fn writers_that_share_a_buffer_never_share_a_record() {
     });
     TRACER.unregister(id).expect("it was registered");
     println!("{told} begins told, {lost} records lost");
-    assert!(told > 0 && buffers[0].written() > 100_000);
+    // What none could write, while one that was preempted held a record, is lost.
+    assert!(told + lost > 100_000, "{told} {lost}");
 }
