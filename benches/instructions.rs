@@ -30,6 +30,7 @@ fn run(case: &str, calls: u64) {
     match what {
         "pair" => pair::pair(calls, ALL),
         "none" => pair::pair(calls, 0),
+        "empty" => pair::empty(calls),
         "call" => {
             follow(&ids, &[leaf as fn(u64) -> u64 as usize]);
             leaves(calls);
@@ -87,6 +88,7 @@ fn parse(case: &str) -> (&str, usize, usize) {
 }
 
 const CASES: &[&str] = &[
+    "pair/empty",
     "pair/none",
     "pair/cb=1",
     "pair/cb=2",

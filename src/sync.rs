@@ -41,18 +41,19 @@ pub(crate) fn count(counter: &AtomicU32, by: u32) {
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(loom)))]
 #[inline(always)]
 pub(crate) fn replace(word: &AtomicUsize, from: usize, to: usize) -> bool {
-    let seen: usize;
     // SAFETY: the word is one that may be read and written.
     unsafe {
         core::arch::asm!(
             "cmpxchg [{word}], {to}",
+            "jne {other}",
             word = in(reg) word.as_ptr(),
             to = in(reg) to,
-            inout("rax") from => seen,
+            inout("rax") from => _,
+            other = label { return false },
             options(nostack)
         );
     }
-    seen == from
+    true
 }
 
 /// Stores `to` into `word` if it holds `from`. Relaxed: for the CPU that writes

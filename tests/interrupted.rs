@@ -158,6 +158,56 @@ fn almost_full() {
     }
 }
 
+/// A handler that runs as the task, at one instruction of a call's end: it
+/// gives the addresses back, which ends the call's frame, and leaves one of its
+/// own in the same words.
+#[test]
+fn frames_that_take_anothers_place() {
+    let mut figures = Figures::new("frames in another's place");
+    let mut slots = [0; SLOTS];
+    // Each instruction needs a run of its own.
+    let step = if THOROUGH { 1 } else { 97 };
+    for callbacks in [&[0][..], &[1]] {
+        let bench = &Bench::new(&mut figures, callbacks, true, ROOMY, &mut slots);
+        let (call, other) = (bench.near(0), bench.near(1));
+        let (mut at, mut ended_first) = (0, 0);
+        loop {
+            bench.reset();
+            assert!(bench.case.enter(&call, false));
+            let (mut stop, mut ended, mut returned) = (0, None, None);
+            let leave = || returned = bench.case.leave(call.slot.get());
+            step::stepped(leave, &mut |_| {
+                if stop == at {
+                    // SAFETY: the slots are the test's own words.
+                    ended = Some(unsafe { host::FGRAPH.restore() });
+                    if ended == Some(1) {
+                        assert!(bench.case.enter(&other, false));
+                    }
+                }
+                stop += 1;
+            });
+            let Some(ended) = ended else {
+                break;
+            };
+            let expected = (ended == 0).then_some(call.ret);
+            assert_eq!(returned, expected, "at instruction {at}");
+            ended_first += ended;
+            assert_eq!(
+                bench.case.leave(other.slot.get()),
+                (ended == 1).then_some(other.ret)
+            );
+            let tally = bench.case.keepers.tally();
+            assert_eq!(tally.accepted, tally.ended, "at instruction {at}");
+            assert_eq!(tally.damaged, 0, "at instruction {at}");
+            at += step;
+        }
+        assert!(
+            0 < ended_first && ended_first < at / step,
+            "{ended_first} of {at}"
+        );
+    }
+}
+
 /// Patches the functions in assembly while `f` runs, for all callbacks.
 fn patched<R>(bench: &mut Bench<'_>, f: impl FnOnce(&mut Bench<'_>) -> R) -> R {
     let functions = [real::leaf(), real::outer(), real::tail()];

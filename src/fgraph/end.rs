@@ -19,16 +19,21 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// What interrupts have left above the claim ends first.
     #[inline(always)]
     pub(super) fn give_up(&self, dispatch: &Dispatch<'_>, to: State) {
+        if !dispatch.stack.replace_state(dispatch.during, to) {
+            self.give_up_slowly(dispatch, to);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_up_slowly(&self, dispatch: &Dispatch<'_>, to: State) {
         let &Dispatch {
             stack,
-            during,
             without,
             context,
             ..
         } = dispatch;
-        if !stack.replace_state(during, to) {
-            self.clear_up(stack, without, context, to);
-        }
+        self.clear_up(stack, without, context, to);
     }
 
     /// Leaves the stack as it was before a guard or a claim: `state`. For the

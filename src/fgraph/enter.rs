@@ -99,7 +99,14 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             not_sync: PhantomData,
         };
         // SAFETY: it is claimed.
-        if !unsafe { stack.put_near(before.resting_top(), &call.record(epoch), set) } {
+        if !unsafe {
+            stack.put_near(
+                before.resting_top(),
+                &call.record(epoch),
+                set,
+                self.table.code(),
+            )
+        } {
             let index = self.enter_in_doubt(
                 stack,
                 call.func,

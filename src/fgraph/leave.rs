@@ -10,7 +10,7 @@ use super::{Cause, Fgraph};
 use crate::Platform;
 use crate::hook::Registers;
 use crate::ret_stack::word::State;
-use crate::ret_stack::{Found, NEAR_WORDS, RetStack};
+use crate::ret_stack::{Found, RetStack};
 
 impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// A call ends: it runs the exits of the callbacks that wanted its return
@@ -101,7 +101,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
 
     /// The short way: on a stack at rest, whose newest frame is a near one on
     /// `slot`. Returns whether it is, and where to go in `ret`; if it is not,
-    /// nothing has changed.
+    /// no more than the slot has changed.
     ///
     /// # Safety
     ///
@@ -119,23 +119,27 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         let Some(view) = stack.filled_at_rest(state) else {
             return false;
         };
-        // From here on nothing that runs is traced.
-        let guarded = state.claiming(0, context as usize);
-        if !stack.replace_state(state, guarded) {
+        // SAFETY: as it was found.
+        let Some((newest, back)) = (unsafe { view.near_on_slot(state, slot, self.table.code()) })
+        else {
             return false;
-        }
-        // SAFETY: nothing has changed but the guard.
-        let Some((index, back)) = (unsafe { view.near_on_slot(state, slot) }) else {
-            return self.back_out(stack, state, context);
         };
         // SAFETY: the caller's: the slot may be written.
         unsafe { put_back(slot, back) };
-        let (start, end) = (index + 1 - NEAR_WORDS, state.resting_top());
+        let (start, end) = (newest.start(), state.resting_top());
         let without = State::resting(start);
         let during = without.claiming(end - start, context as usize);
-        if !stack.replace_state(guarded, during) {
+        // From here on nothing that runs is traced.
+        if !stack.replace_state(state, during) {
+            return false;
+        }
+        // An interrupt may have come between that ended the frame and left
+        // another, which ends where it did.
+        // SAFETY: as it was found.
+        if !unsafe { view.is_still(newest) } {
             return self.back_out(stack, state, context);
         }
+        let index = newest.index();
         let mut leaving = Leaving {
             dispatch: Dispatch {
                 stack,
@@ -149,8 +153,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             },
             ret: back,
         };
-        // SAFETY: as it was found.
-        let (set, epoch) = unsafe { view.near_wanted(index) };
+        let (set, epoch) = newest.wanted();
         self.run_exits(&mut leaving.dispatch, set, epoch, end);
         *ret = leaving.ret;
         true

@@ -11,8 +11,8 @@
 
 use super::{Fgraph, SLOTS};
 use crate::Platform;
-use crate::ret_stack::RetStack;
 use crate::ret_stack::word::{Record, State};
+use crate::ret_stack::{RetStack, put_data};
 
 /// Why a rehearsal did not take place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +100,16 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             ..Self::rehearsed(slot)
         });
         leave(return_slot);
+        // Of a callback that keeps a word, on the slot and on another.
+        for on in [slot, slot.wrapping_sub(64)] {
+            push(on);
+            let top = stack.state().top();
+            // SAFETY: there are more words, and nobody else's frames.
+            let end = unsafe { put_data(view, top - 1, top, 0, &[0]) };
+            stack.set_state(State::EMPTY.at(end));
+            leave(return_slot);
+            stack.set_state(State::EMPTY);
+        }
         // Returns over other frames, with and without a slot of their own.
         push(slot);
         push(0);

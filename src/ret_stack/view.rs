@@ -146,6 +146,34 @@ pub(crate) struct Claim {
     pub(crate) index: usize,
 }
 
+/// A near frame, as it was found.
+#[derive(Clone, Copy)]
+pub(crate) struct Near {
+    /// Its first word.
+    start: usize,
+    /// The last words before its data.
+    telling: [usize; TELLING],
+}
+
+impl Near {
+    #[inline(always)]
+    pub(crate) fn start(self) -> usize {
+        self.start
+    }
+
+    /// Where its callback-index word is.
+    #[inline(always)]
+    pub(crate) fn index(self) -> usize {
+        self.start + NEAR_WORDS - 1
+    }
+
+    /// The callbacks that want its return, and its epoch.
+    #[inline(always)]
+    pub(crate) fn wanted(self) -> (usize, usize) {
+        Index::from_near(self.telling[TELLING - 1]).wanted()
+    }
+}
+
 /// The short ways, for a stack at rest: a call enters that puts no older frame
 /// in doubt, and the newest call returns, and their frames are near ones.
 impl RetStack {
@@ -176,18 +204,26 @@ impl RetStack {
     /// Writes a near frame into a claim on a stack that was filled up to `top`,
     /// as one whose return `set` wants; false, and nothing is written, if the
     /// record does not fit one, or the slot is not below that of the newest
-    /// frame, so that it is in doubt. The record's epoch is one for near frames.
+    /// frame, so that it is in doubt. The record's epoch is one for near frames,
+    /// and `code` is the [code's window](Window::code).
     ///
     /// # Safety
     ///
     /// `top` was a stack's at rest, and [`NEAR_WORDS`] above it are claimed.
     #[inline(always)]
-    pub(crate) unsafe fn put_near(&self, top: usize, record: &Record, set: usize) -> bool {
-        let Some(head) = record.near_head(Window::code()) else {
+    pub(crate) unsafe fn put_near(
+        &self,
+        top: usize,
+        record: &Record,
+        set: usize,
+        code: Window,
+    ) -> bool {
+        let view = self.view_in_use();
+        let Some(head) = record.near_head(code) else {
             return false;
         };
         // SAFETY: claimed, by the caller.
-        unsafe { self.view_in_use().put_head(top, head) };
+        unsafe { view.put_head(top, head) };
         let mut slot = SlotCode::NONE;
         if record.slot != 0 {
             slot = SlotCode::of(record.slot, self.slots());
@@ -196,7 +232,7 @@ impl RetStack {
                 Some(_) => {
                     let is = |words| slot.is_below(words);
                     // SAFETY: frames lie below a top.
-                    unsafe { self.view_in_use().near_ending_at(top, is) }.is_some()
+                    unsafe { view.near_ending_at(top, is) }.is_some()
                 }
             };
             if !fits {
@@ -205,7 +241,7 @@ impl RetStack {
         }
         let index = [record.near_index(slot, set)];
         // SAFETY: as above.
-        unsafe { self.view_in_use().put_head(top + NEAR_WORDS - 1, index) };
+        unsafe { view.put_head(top + NEAR_WORDS - 1, index) };
         true
     }
 
@@ -220,37 +256,41 @@ impl RetStack {
 
 impl View<'_> {
     /// The newest frame of a stack at rest that is not empty, if it is a near
-    /// one on `slot`: the position of its callback-index word, and where it
-    /// returns to.
+    /// one on `slot`, and where it returns to, of the [code's
+    /// window](Window::code).
     ///
     /// # Safety
     ///
     /// [`filled_at_rest`](RetStack::filled_at_rest) gave the view for `state`.
     #[inline(always)]
-    pub(crate) unsafe fn near_on_slot(&self, state: State, slot: usize) -> Option<(usize, usize)> {
-        let code = SlotCode::of(slot, self.stack.slots());
-        let is = |words| code.is_of(words);
+    pub(crate) unsafe fn near_on_slot(
+        &self,
+        state: State,
+        slot: usize,
+        code: Window,
+    ) -> Option<(Near, usize)> {
+        let wanted = SlotCode::of(slot, self.stack.slots());
+        let is = |words| wanted.is_of(words);
         // SAFETY: no frame ends above the words.
-        let index = unsafe { self.near_ending_at(state.resting_top(), is) }?;
+        let near = unsafe { self.near_ending_at(state.resting_top(), is) }?;
         // SAFETY: all of a near frame lies in the stack.
-        let head = unsafe { self.head_at(index + 1 - NEAR_WORDS) };
-        Some((index, Record::near_ret(head, Window::code())))
+        let head = unsafe { self.head_at(near.start) };
+        Some((near, Record::near_ret(head, code)))
     }
 
-    /// The callbacks and the epoch of the near frame whose callback-index word
-    /// is at `index`.
+    /// Whether the frame is where it was found: no other is on its slot.
     ///
     /// # Safety
     ///
-    /// It is, and in the stack.
+    /// It was found in this stack.
     #[inline(always)]
-    pub(crate) unsafe fn near_wanted(&self, index: usize) -> (usize, usize) {
+    pub(crate) unsafe fn is_still(&self, near: Near) -> bool {
         // SAFETY: the caller's.
-        Index::from_near(unsafe { self.get_unchecked(index) }).wanted()
+        unsafe { self.head_at(near.start + NEAR_WORDS - TELLING) == near.telling }
     }
 
-    /// The position of the index word of the near frame that ends at `end`, if
-    /// what tells its slot `is` the wanted one, without data or with.
+    /// The near frame that ends at `end`, if what tells its slot `is` the wanted
+    /// one, without data or with.
     ///
     /// # Safety
     ///
@@ -260,17 +300,17 @@ impl View<'_> {
         &self,
         end: usize,
         is: impl Fn([usize; TELLING]) -> bool,
-    ) -> Option<usize> {
+    ) -> Option<Near> {
         // SAFETY: the caller's.
-        let words = unsafe { self.head_at(end - TELLING) };
-        if is(words) {
-            return Some(end - 1);
+        let telling = unsafe { self.head_at(end - TELLING) };
+        let mut start = end - NEAR_WORDS;
+        if is(telling) {
+            return Some(Near { start, telling });
         }
-        let distance = word::distance(words[TELLING - 1])?;
-        let start = (end - NEAR_WORDS).checked_sub(distance)?;
+        start = start.checked_sub(word::distance(telling[TELLING - 1])?)?;
         // SAFETY: below the other.
-        let words = unsafe { self.head_at(start + NEAR_WORDS - TELLING) };
-        is(words).then_some(start + NEAR_WORDS - 1)
+        let telling = unsafe { self.head_at(start + NEAR_WORDS - TELLING) };
+        is(telling).then_some(Near { start, telling })
     }
 
     /// Words from `start` on.
@@ -428,10 +468,15 @@ impl View<'_> {
                     return Err(NotNear);
                 }
                 // SAFETY: below `index`, where a word was found.
-                let index = unsafe { self.near_ending_at(end, is) }.ok_or(NotNear)?;
+                let near = unsafe { self.near_ending_at(end, is) }.ok_or(NotNear)?;
                 // SAFETY: all of a near frame lies in the stack.
-                let words = unsafe { self.head_at(index + 1 - NEAR_WORDS) };
-                Ok(Some(self.near(index, words, end, self.stack.slots())))
+                let words = unsafe { self.head_at(near.start) };
+                Ok(Some(self.near(
+                    near.index(),
+                    words,
+                    end,
+                    self.stack.slots(),
+                )))
             }
         }
     }

@@ -388,11 +388,14 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// To both sides of its middle.
+    const REACH: usize = 1 << 31;
+
     /// The window that reaches 2 GiB to both sides of `middle`, wrapping at
     /// the ends of the address space.
     #[inline(always)]
     pub(crate) const fn around(middle: usize) -> Self {
-        Self::from_base(middle.wrapping_sub(1 << 31))
+        Self::from_base(middle.wrapping_sub(Self::REACH))
     }
 
     /// The window that begins at `base`.
@@ -407,6 +410,16 @@ impl Window {
     #[inline(always)]
     pub(crate) fn code() -> Self {
         Self::around(crate::arch::middle())
+    }
+
+    /// Where [`code`](Self::code) begins, for a static of which this is the
+    /// initial value.
+    pub(crate) const fn code_base() -> *mut () {
+        crate::arch::below_middle(Self::REACH)
+    }
+
+    pub(crate) fn base(self) -> usize {
+        self.base
     }
 
     #[inline(always)]
@@ -439,7 +452,7 @@ impl Slots {
     pub(crate) const fn middle(self) -> usize {
         self.origin
             .wrapping_add(Self::TO_ORIGIN)
-            .wrapping_add(1 << 31)
+            .wrapping_add(Window::REACH)
     }
 
     #[inline(always)]

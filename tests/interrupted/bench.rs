@@ -166,7 +166,7 @@ impl<'a> Bench<'a> {
     }
 
     /// An empty stack, and return slots as before their calls.
-    fn reset(&self) {
+    pub fn reset(&self) {
         let stack = self.case.stack;
         // SAFETY: the frames are made up: nobody returns to them.
         let _ = unsafe { FGRAPH.exit_task(stack) };
