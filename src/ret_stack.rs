@@ -41,7 +41,7 @@ pub(crate) mod word;
 pub use attach::{AttachError, DetachError};
 pub use inline::InlineStack;
 use slept::Ticks;
-pub(crate) use view::{Found, NotNear, View, put_data};
+pub(crate) use view::{Found, Near, NotNear, View, put_data};
 pub use walk::{Frame, Frames};
 pub use word::{MAX_DATA_WORDS, MAX_WORDS, NEAR_WORDS, WIDE_WORDS};
 use word::{Slots, State};

@@ -37,12 +37,11 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     }
 
     /// Leaves the stack as it was before a guard or a claim: `state`. For the
-    /// other ways: false.
+    /// other ways.
     #[cold]
     #[inline(never)]
-    pub(super) fn back_out(&self, stack: &RetStack, state: State, context: Context) -> bool {
+    pub(super) fn back_out(&self, stack: &RetStack, state: State, context: Context) {
         self.clear_up(stack, state, context, state);
-        false
     }
 
     /// Ends what interrupts have left above `below`; then the state is `to`.

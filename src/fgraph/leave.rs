@@ -7,10 +7,10 @@ use core::marker::PhantomData;
 
 use super::dispatch::Dispatch;
 use super::{Cause, Fgraph};
-use crate::Platform;
 use crate::hook::Registers;
 use crate::ret_stack::word::State;
-use crate::ret_stack::{Found, RetStack};
+use crate::ret_stack::{Found, Near, RetStack, View};
+use crate::{Context, Platform};
 
 impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// A call ends: it runs the exits of the callbacks that wanted its return
@@ -126,24 +126,47 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         };
         // SAFETY: the caller's: the slot may be written.
         unsafe { put_back(slot, back) };
+        match self.end_near(view, state, newest, back, context, registers) {
+            Some(back) => {
+                *ret = back;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Ends a near frame, the newest of a stack at rest, as both were found, of
+    /// a call that goes back to `ret`. Returns that; `None`, and nothing has
+    /// changed: an interrupt came between.
+    #[inline(always)]
+    pub(super) fn end_near(
+        &self,
+        view: View<'_>,
+        state: State,
+        newest: Near,
+        ret: usize,
+        context: Context,
+        registers: Option<&Registers>,
+    ) -> Option<usize> {
+        let stack = view.stack();
         let (start, end) = (newest.start(), state.resting_top());
         let without = State::resting(start);
         let during = without.claiming(end - start, context as usize);
         // From here on nothing that runs is traced.
         if !stack.replace_state(state, during) {
-            return false;
+            return None;
         }
         // An interrupt may have come between that ended the frame and left
         // another, which ends where it did.
         // SAFETY: as it was found.
         if !unsafe { view.is_still(newest) } {
-            return self.back_out(stack, state, context);
+            self.back_out(stack, state, context);
+            return None;
         }
-        let index = newest.index();
         let mut leaving = Leaving {
             dispatch: Dispatch {
                 stack,
-                index,
+                index: newest.index(),
                 registers,
                 during,
                 without,
@@ -151,12 +174,11 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 cause: Cause::Returned,
                 not_sync: PhantomData,
             },
-            ret: back,
+            ret,
         };
         let (set, epoch) = newest.wanted();
         self.run_exits(&mut leaving.dispatch, set, epoch, end);
-        *ret = leaving.ret;
-        true
+        Some(leaving.ret)
     }
 
     /// The other ways: asks for the stack anew, so that the short way need not

@@ -221,35 +221,52 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     pub(crate) fn leave_scope(&self, func: usize, index: usize) {
         let _inside = crate::arch::inside_if!(self.is_classic());
         let leave = |stack: &RetStack| {
-            let view = stack.view()?;
-            let context = P::context();
-            let outside = |state: &State| !state.is_guarded(context as usize);
-            let guarded = |state: State| state.guarded(context as usize);
-            let Ok(before) = stack.update_state(|state| Some(state).filter(outside).map(guarded))
-            else {
-                // A callback holds a scope of the function that it was called
-                // for: the next event of that function ends the frame.
-                stack.count_stray();
-                return None;
-            };
-            let is = |found: &Found| {
-                let Record { func: of, slot, .. } = found.record;
-                found.index == index && found.set != 0 && slot == 0 && of == func
-            };
-            loop {
-                let now = stack.state();
-                let Some(found) = view.frame_below(now.top()).filter(is) else {
-                    break;
-                };
-                let after = view.state_below(&found, now.with_guards_of(before));
-                if self.end_any(view, now, after, &found, context, Cause::Returned, None) {
-                    return Some(());
-                }
+            let (context, state) = (P::context(), stack.state());
+            let ended = stack.filled_at_rest(state).and_then(|view| {
+                // SAFETY: as it was found.
+                let newest = unsafe { view.near_scope(state, index, func, self.table.code()) }?;
+                self.end_near(view, state, newest, 0, context, None)
+            });
+            if ended.is_none() {
+                self.leave_scope_slowly(stack, func, index);
             }
-            while !self.leave_older_scope(view, before, context, is) {}
-            Some(())
         };
         let _ = P::current(leave);
+    }
+
+    /// The other ways: where others are inside the tracer, or the frame is
+    /// wide, or not the newest, or has ended before.
+    #[cold]
+    #[inline(never)]
+    fn leave_scope_slowly(&self, stack: &RetStack, func: usize, index: usize) {
+        let Some(view) = stack.view() else {
+            return;
+        };
+        let context = P::context();
+        let outside = |state: &State| !state.is_guarded(context as usize);
+        let guarded = |state: State| state.guarded(context as usize);
+        let Ok(before) = stack.update_state(|state| Some(state).filter(outside).map(guarded))
+        else {
+            // A callback holds a scope of the function that it was called
+            // for: the next event of that function ends the frame.
+            stack.count_stray();
+            return;
+        };
+        let is = |found: &Found| {
+            let Record { func: of, slot, .. } = found.record;
+            found.index == index && found.set != 0 && slot == 0 && of == func
+        };
+        loop {
+            let now = stack.state();
+            let Some(found) = view.frame_below(now.top()).filter(is) else {
+                break;
+            };
+            let after = view.state_below(&found, now.with_guards_of(before));
+            if self.end_any(view, now, after, &found, context, Cause::Returned, None) {
+                return;
+            }
+        }
+        while !self.leave_older_scope(view, before, context, is) {}
     }
 
     /// Ends a scope that is not the newest frame, if it has not ended before.

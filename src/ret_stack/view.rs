@@ -278,6 +278,28 @@ impl View<'_> {
         Some((near, Record::near_ret(head, code)))
     }
 
+    /// The newest frame of a stack at rest that is not empty, if it is that of a
+    /// scope of `func`, near, at `index`, and not ended before.
+    ///
+    /// # Safety
+    ///
+    /// As for [`near_on_slot`](Self::near_on_slot).
+    #[inline(always)]
+    pub(crate) unsafe fn near_scope(
+        &self,
+        state: State,
+        index: usize,
+        func: usize,
+        code: Window,
+    ) -> Option<Near> {
+        // SAFETY: no frame ends above the words.
+        let near = unsafe { self.near_ending_at(state.resting_top(), SlotCode::is_none_of) }?;
+        // SAFETY: all of a near frame lies in the stack.
+        let head = unsafe { self.head_at(near.start) };
+        let is = near.index() == index && near.wanted().0 != 0;
+        (is && Record::near_func(head, code) == func).then_some(near)
+    }
+
     /// Whether the frame is where it was found: no other is on its slot.
     ///
     /// # Safety

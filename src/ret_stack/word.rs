@@ -18,6 +18,8 @@
 //! gap    gap index  distance:32 │ 22 of no use │ 0:8 │ kind:2
 //! ```
 //!
+//! A scope has the slot code 0, and the offset 0 for a caller that is not known.
+//!
 //! The lowest bits come first. The kind is on top, and that of near frames is
 //! the greatest number: one comparison of what lies from the slot up tells
 //! whether a frame is near and where its slot is.
@@ -496,6 +498,12 @@ impl SlotCode {
         self.0.wrapping_sub(Self::NONE.0 + 1) < SLOT.max()
     }
 
+    /// Whether these are a near frame's without a slot.
+    #[inline(always)]
+    pub(crate) const fn is_none_of([index]: [usize; TELLING]) -> bool {
+        index >> SLOT.shift == Self::NONE.0
+    }
+
     /// Whether it is the code of a slot, and these are a near frame's on it.
     #[inline(always)]
     pub(crate) const fn is_of(self, [index]: [usize; TELLING]) -> bool {
@@ -525,6 +533,12 @@ impl SlotCode {
     #[inline(always)]
     pub(crate) const fn is_code(self) -> bool {
         self.0 != 0
+    }
+
+    /// Whether these are a near frame's without a slot.
+    #[inline(always)]
+    pub(crate) const fn is_none_of([slot, index]: [usize; TELLING]) -> bool {
+        is_near(index) && slot == 0
     }
 
     /// Whether it is the code of a slot, and these are a near frame's on it.
@@ -595,10 +609,25 @@ impl Record {
         code.base.wrapping_add(RET.get(head[0]))
     }
 
-    /// A near frame's words but its index, if what they hold fits.
+    /// The function of a near frame, by its words but its index.
+    #[inline(always)]
+    pub(crate) const fn near_func(head: [usize; NEAR_WORDS - 1], code: Window) -> usize {
+        code.base.wrapping_add(FUNC.get(head[0]))
+    }
+
+    /// A near frame's words but its index, if what they hold fits. A scope whose
+    /// caller is not known, 0, has the window's first address for it; one whose
+    /// caller that is does not fit.
     #[inline(always)]
     pub(crate) const fn near_head(&self, code: Window) -> Option<[usize; NEAR_WORDS - 1]> {
-        let (func, ret) = (code.offset(self.func), code.offset(self.ret));
+        let (func, mut ret) = (code.offset(self.func), code.offset(self.ret));
+        if self.slot == 0 {
+            ret = match self.ret {
+                0 => 0,
+                _ if ret == 0 => return None,
+                _ => ret,
+            };
+        }
         if FUNC.max() < func | ret {
             return None;
         }
@@ -623,10 +652,15 @@ impl Record {
     #[inline(always)]
     pub(crate) const fn from_near(words: [usize; NEAR_WORDS], code: Window, stack: Slots) -> Self {
         let [record, index] = words;
+        let slot = Index(index).slot(stack);
+        let ret = match RET.get(record) {
+            0 if slot == 0 => 0,
+            ret => code.base.wrapping_add(ret),
+        };
         Self {
             func: code.base.wrapping_add(FUNC.get(record)),
-            ret: code.base.wrapping_add(RET.get(record)),
-            slot: Index(index).slot(stack),
+            ret,
+            slot,
             epoch: Index(index).near_epoch(),
         }
     }
@@ -650,6 +684,12 @@ impl Record {
     #[inline(always)]
     pub(crate) const fn near_ret(head: [usize; NEAR_WORDS - 1], _: Window) -> usize {
         head[1]
+    }
+
+    /// The function of a near frame, by its words but its index.
+    #[inline(always)]
+    pub(crate) const fn near_func(head: [usize; NEAR_WORDS - 1], _: Window) -> usize {
+        head[0]
     }
 
     /// A near frame's words but its index, if what they hold fits.

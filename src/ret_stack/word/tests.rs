@@ -155,7 +155,25 @@ mod golden {
                 },
                 false,
             ),
-            (Record { slot: 0, ..near }, true),
+            // A scope's caller, which may be unknown, and then has that code.
+            (Record { slot: 0, ..near }, false),
+            (
+                Record {
+                    slot: 0,
+                    ret: CODE.base + 1,
+                    ..near
+                },
+                true,
+            ),
+            (
+                Record {
+                    slot: 0,
+                    ret: 0,
+                    ..near
+                },
+                true,
+            ),
+            (Record { ret: 0, ..near }, false),
             (
                 Record {
                     epoch: 0x1_ffff,
@@ -221,7 +239,7 @@ mod golden {
     fn a_slot_is_compared_with_a_near_frame_alone() {
         let at = |slot| Record {
             func: CODE.base,
-            ret: CODE.base,
+            ret: CODE.base + 1,
             slot,
             epoch: 0x1_ffff,
         };
@@ -239,6 +257,8 @@ mod golden {
         }
         // Of a frame without a slot, and other words.
         let scope = near(0);
+        assert!(SlotCode::is_none_of([scope]));
+        assert!(!SlotCode::is_none_of([near(first)]));
         let wide = at(0).wide(0xffff)[3];
         for other in [scope, wide, DataIndex::new(15, 15, 2).word(), gap(2), 0] {
             for slot in [BASE - 8, BASE, first, last, last + 8] {
