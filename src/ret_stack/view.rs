@@ -408,9 +408,19 @@ pub(crate) struct Found {
 
 impl View<'_> {
     /// The newest frame that ends at or below `top`; `None` at the bottom, or
-    /// where the words do not read as a frame.
+    /// where the words do not read as a frame. In line for a near one without
+    /// data: walks ask for each frame.
     #[inline]
-    pub(crate) fn frame_below(&self, mut top: usize) -> Option<Found> {
+    pub(crate) fn frame_below(&self, top: usize) -> Option<Found> {
+        let newest = top.checked_sub(1)?;
+        if word::is_near(self.get(newest)) {
+            return self.near_at(newest, top);
+        }
+        self.other_below(top)
+    }
+
+    /// As [`frame_below`](Self::frame_below), for any frame.
+    fn other_below(&self, mut top: usize) -> Option<Found> {
         let len = self.len();
         loop {
             let newest = top.checked_sub(1)?;

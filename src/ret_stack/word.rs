@@ -652,15 +652,15 @@ impl Record {
     #[inline(always)]
     pub(crate) const fn from_near(words: [usize; NEAR_WORDS], code: Window, stack: Slots) -> Self {
         let [record, index] = words;
-        let slot = Index(index).slot(stack);
-        let ret = match RET.get(record) {
-            0 if slot == 0 => 0,
-            ret => code.base.wrapping_add(ret),
+        // Neither a slot nor a caller: by one comparison, which walks make often.
+        let ret = match record & RET.mask() | index & SLOT.mask() {
+            0 => 0,
+            _ => code.base.wrapping_add(RET.get(record)),
         };
         Self {
             func: code.base.wrapping_add(FUNC.get(record)),
             ret,
-            slot,
+            slot: Index(index).slot(stack),
             epoch: Index(index).near_epoch(),
         }
     }
