@@ -103,9 +103,9 @@ pub(crate) type EntryThunk = for<'d, 'a, 't> unsafe fn(
     Progress,
 ) -> Progress;
 
-/// An exit's step: the callbacks still to be called after this one, the place
-/// of this one, the frame's epoch, and where the data end of those that are
-/// still to be called, this one's included.
+/// An exit's step: the callbacks still to be called after this one, its slot,
+/// the frame's epoch, and where the data end of those that are still to be
+/// called, this one's included.
 pub(crate) type ExitThunk =
     for<'d, 'a, 't> unsafe fn(&'d mut Dispatch<'a>, &'t Table, usize, usize, usize, usize);
 
@@ -115,7 +115,6 @@ pub(crate) struct Thunks;
 impl Thunks {
     pub(crate) const VACANT_ENTRY: EntryThunk = Self::vacant_entry;
     pub(crate) const VACANT_EXIT: ExitThunk = Self::vacant_exit;
-    pub(crate) const END_EXIT: ExitThunk = Self::end_exit;
 
     /// The most words that a frame holds for a `C`, its index word included.
     pub(crate) const fn data_words<C: Callback>() -> usize {
@@ -163,7 +162,7 @@ impl Thunks {
         unsafe { Self::first_entry(dispatch, table, rest, epoch, progress) }
     }
 
-    /// Goes on with the highest slot of `pending`; the end is bit 0.
+    /// Goes on with the highest slot of `pending`.
     #[inline(always)]
     pub(crate) fn next_exit(
         dispatch: &mut Dispatch<'_>,
@@ -172,18 +171,17 @@ impl Thunks {
         epoch: usize,
         end: usize,
     ) {
-        // SAFETY: `pending` has no bits above `SLOTS`, and is not zero: the
-        // end's bit is in it until its function is called. The thunk is
-        // called with the place from which it was read.
+        if pending == 0 {
+            return;
+        }
+        // SAFETY: `pending` is part of a set. The thunk is called with the slot
+        // from which it was read.
         unsafe {
-            core::hint::assert_unchecked(pending != 0);
-            let at = pending.ilog2() as usize;
-            core::hint::assert_unchecked(at <= SLOTS);
-            table.exit(at)(dispatch, table, pending ^ 1 << at, at, epoch, end);
+            let slot = pending.ilog2() as usize;
+            core::hint::assert_unchecked(slot < SLOTS);
+            table.exit(slot)(dispatch, table, pending ^ 1 << slot, slot, epoch, end);
         }
     }
-
-    unsafe fn end_exit(_: &mut Dispatch<'_>, _: &Table, _: usize, _: usize, _: usize, _: usize) {}
 
     unsafe fn vacant_entry(
         dispatch: &mut Dispatch<'_>,
@@ -200,11 +198,11 @@ impl Thunks {
         dispatch: &mut Dispatch<'_>,
         table: &Table,
         pending: usize,
-        at: usize,
+        slot: usize,
         epoch: usize,
         end: usize,
     ) {
-        let end = dispatch.without_data(end, at - 1);
+        let end = dispatch.without_data(end, slot);
         Self::next_exit(dispatch, table, pending, epoch, end);
     }
 
@@ -279,16 +277,15 @@ impl Thunks {
         dispatch: &mut Dispatch<'_>,
         table: &Table,
         pending: usize,
-        at: usize,
+        slot: usize,
         epoch: usize,
         mut end: usize,
     ) {
-        let slot = at - 1;
         // SAFETY: as in `entry`; the frame's epoch is older still.
         let (callback, was_there) = unsafe { table.owner::<C>(slot, epoch) };
         if !was_there {
             // SAFETY: as a slot's function would be called.
-            return unsafe { Self::vacant_exit(dispatch, table, pending, at, epoch, end) };
+            return unsafe { Self::vacant_exit(dispatch, table, pending, slot, epoch, end) };
         }
         let mut words = <C::Frame as FrameData>::Words::ZERO;
         let len = <C::Frame as FrameData>::Words::LEN;
@@ -296,7 +293,7 @@ impl Thunks {
             let view = dispatch.view();
             let Some(start) = view.own_data(end, slot, len) else {
                 // SAFETY: as above.
-                return unsafe { Self::damaged(dispatch, table, pending, at, epoch, end) };
+                return unsafe { Self::damaged(dispatch, table, pending, slot, epoch, end) };
             };
             for (i, word) in words.as_mut_slice().iter_mut().enumerate() {
                 // SAFETY: below `end`, which is not above the stack's words.
@@ -326,7 +323,7 @@ impl Thunks {
         dispatch: &mut Dispatch<'_>,
         table: &Table,
         pending: usize,
-        _at: usize,
+        _slot: usize,
         epoch: usize,
         end: usize,
     ) {
@@ -365,7 +362,7 @@ impl Drop for EntryUnwound<'_, '_> {
 struct ExitUnwound<'d, 'a> {
     dispatch: &'d mut Dispatch<'a>,
     table: &'d Table,
-    /// The callbacks not yet called, and the end.
+    /// The callbacks not yet called.
     pending: usize,
     epoch: usize,
     end: usize,

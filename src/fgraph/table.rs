@@ -43,8 +43,7 @@ pub(crate) const ALL_CALLBACKS: usize = usize::MAX >> (usize::BITS - SLOTS as u3
 const NEVER: usize = usize::MAX;
 
 /// The slots, as arrays of one field each: a dispatch steps through them by
-/// the set's bits, with no multiplication. The exit functions have one more
-/// place at their start, which ends a dispatch.
+/// the set's bits, with no multiplication.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The slots that have an owner, one bit each. Stored with release after
@@ -64,7 +63,7 @@ pub(crate) struct Table {
     /// because one load is less than to compute it.
     code: AtomicPtr<()>,
     entry: [AtomicPtr<()>; SLOTS],
-    exit: [AtomicPtr<()>; SLOTS + 1],
+    exit: [AtomicPtr<()>; SLOTS],
     object: [AtomicPtr<()>; SLOTS],
     since: [AtomicUsize; SLOTS],
     /// Each owner's part of `data_words`. Under the table's lock.
@@ -76,25 +75,19 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) const fn new() -> Self {
-        let this = Self {
+        Self {
             active: AtomicUsize::new(0),
             epoch: AtomicUsize::new(0),
             data_words: AtomicUsize::new(0),
             need: AtomicUsize::new(near_need(0, 0)),
             code: AtomicPtr::new(Window::code_base()),
             entry: [const { AtomicPtr::new(Thunks::VACANT_ENTRY as *mut ()) }; SLOTS],
-            exit: [const { AtomicPtr::new(Thunks::VACANT_EXIT as *mut ()) }; SLOTS + 1],
+            exit: [const { AtomicPtr::new(Thunks::VACANT_EXIT as *mut ()) }; SLOTS],
             object: [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS],
             since: [const { AtomicUsize::new(NEVER) }; SLOTS],
             words: [const { AtomicUsize::new(0) }; SLOTS],
             missed: [const { AtomicU32::new(0) }; SLOTS],
-        };
-        this.with_end()
-    }
-
-    const fn with_end(mut self) -> Self {
-        self.exit[0] = AtomicPtr::new(Thunks::END_EXIT as *mut ());
-        self
+        }
     }
 
     #[inline(always)]
@@ -182,12 +175,11 @@ impl Table {
         unsafe { core::mem::transmute::<*mut (), EntryThunk>(thunk) }
     }
 
-    /// The function that continues an exit at `at`: 0 is the end, `slot + 1`
-    /// a slot.
+    /// The function that continues an exit at the slot `at`.
     ///
     /// # Safety
     ///
-    /// `at <= SLOTS`.
+    /// `at < SLOTS`.
     #[inline(always)]
     pub(crate) unsafe fn exit(&self, at: usize) -> ExitThunk {
         // SAFETY: in bounds, by the caller.
@@ -260,7 +252,7 @@ impl Table {
             Thunks::entry::<C> as EntryThunk as *mut (),
             Ordering::Relaxed,
         );
-        self.exit[slot + 1].store(Thunks::exit::<C> as ExitThunk as *mut (), Ordering::Relaxed);
+        self.exit[slot].store(Thunks::exit::<C> as ExitThunk as *mut (), Ordering::Relaxed);
         self.object[slot].store(object, Ordering::Relaxed);
         let words = Thunks::data_words::<C>();
         self.words[slot].store(words, Ordering::Relaxed);
@@ -294,7 +286,7 @@ impl Table {
     /// table's lock held, after `vacate`.
     pub(crate) fn clear(&self, slot: usize) {
         self.entry[slot].store(Thunks::VACANT_ENTRY as *mut (), Ordering::Relaxed);
-        self.exit[slot + 1].store(Thunks::VACANT_EXIT as *mut (), Ordering::Relaxed);
+        self.exit[slot].store(Thunks::VACANT_EXIT as *mut (), Ordering::Relaxed);
         self.object[slot].store(ptr::null_mut(), Ordering::Relaxed);
         let words = self.words[slot].load(Ordering::Relaxed);
         self.data_words.fetch_sub(words, Ordering::Relaxed);
@@ -336,7 +328,7 @@ impl Table {
     /// data end at `end`.
     #[inline(always)]
     pub(crate) fn leave(&self, dispatch: &mut Dispatch<'_>, set: usize, epoch: usize, end: usize) {
-        Thunks::next_exit(dispatch, self, set << 1 | 1, epoch, end);
+        Thunks::next_exit(dispatch, self, set, epoch, end);
     }
 }
 
