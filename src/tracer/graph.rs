@@ -6,8 +6,8 @@
 //!
 //! A call that calls nothing that is recorded takes one record of sixteen
 //! bytes: its entry becomes a *leaf call* when it ends, if nothing was recorded
-//! on the CPU in between, and it took less than 2²⁴ ticks, and is at most 255
-//! calls deep. Every other call takes two records, thirty-two bytes: one for
+//! on the CPU in between, nor inside of it on another, and it took less than
+//! 2²⁴ ticks, and is at most 255 calls deep. Every other call takes two records, thirty-two bytes: one for
 //! its entry and one for its end. Arguments and return values take a record
 //! each. Once in 2³⁷ ticks a record tells the time's upper bits.
 
@@ -21,7 +21,7 @@ use bitflags::bitflags;
 
 use super::buffer::Buffer;
 use super::record::{Content, MAX_ARGUMENTS, MAX_DEPTH, Note, Stamp, key};
-use crate::fgraph::WordArray;
+use crate::fgraph::{Parent, WordArray};
 use crate::hook::Registers;
 use crate::sync::{AtomicU32, Ordering, count};
 use crate::{Callback, Cause, Entry, Exit, FrameData, Platform, RetStack};
@@ -147,12 +147,13 @@ pub struct GraphFrame {
     /// out.
     start: u64,
     depth: u16,
-    /// The CPU in whose buffer the entry is, and its position's low bits there.
+    /// The CPU in whose buffer the entry is, and its position's low bits there;
+    /// none if a call inside was recorded on another.
     cpu: u16,
     position: u32,
 }
 
-/// Of a frame whose entry is in no buffer.
+/// Of a frame whose entry is in no buffer, or is not to become a leaf call.
 const NOWHERE: u16 = u16::MAX;
 
 const U64_WORDS: usize = <u64 as FrameData>::Words::LEN;
@@ -363,15 +364,27 @@ impl<P> Graph<P> {
     }
 }
 
+/// The task was moved after its call `parent` began, and this is the first call
+/// inside: where `parent` began nothing tells of it, so that an end there would
+/// make a leaf call of `parent`.
+#[cold]
+#[inline(never)]
+fn keep_open(parent: &Parent<'_, GraphFrame>, around: GraphFrame) {
+    // An interrupt that does it too writes the same.
+    parent.set(GraphFrame {
+        cpu: NOWHERE,
+        ..around
+    });
+}
+
 impl<P: Platform> Callback for Graph<P> {
     type Frame = GraphFrame;
 
     #[inline]
     fn entry(&self, call: Entry<'_, GraphFrame>) -> Option<GraphFrame> {
-        let depth = match call.parent() {
-            Some(parent) => usize::from(parent.get().depth) + 1,
-            None => 0,
-        };
+        let parent = call.parent();
+        let around = parent.as_ref().map(Parent::get);
+        let depth = around.map_or(0, |around| usize::from(around.depth) + 1);
         if depth >= self.max_depth {
             return None;
         }
@@ -409,6 +422,12 @@ impl<P: Platform> Callback for Graph<P> {
             // The low bits are enough to find the record, and its content
             // tells whether it is the one.
             frame.position = position as u32;
+            if let (Some(parent), Some(around)) = (parent, around)
+                && around.cpu != frame.cpu
+                && around.cpu != NOWHERE
+            {
+                keep_open(&parent, around);
+            }
         }
         Some(frame)
     }
