@@ -32,6 +32,7 @@ use crate::sync::{self, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fe
 
 mod aside;
 mod attach;
+mod ended;
 mod inline;
 mod slept;
 mod view;

@@ -212,15 +212,17 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             epoch,
         };
         let data = self.table.data_words();
+        let tail = tail || self.is_hooked_return(ret);
         let claim = loop {
+            view.drop_ended();
+            // Interrupts may have come between: all is looked at anew.
+            state = stack.state().with_guards_of(state);
             if slot != 0 && !state.has_claim() && view.is_suspect(state, slot, P::interrupt_stack) {
-                let tail = tail || self.is_hooked_return(ret);
                 state = self.end_dead(view, slot, tail, state, context);
             }
             match view.claim(guarded(state), state, context as usize, &record, set, data) {
                 Ok(Some(claim)) => break claim,
-                // An interrupt came between.
-                Ok(None) => state = stack.state().with_guards_of(state),
+                Ok(None) => {}
                 Err(_) => {
                     self.overrun(stack, set, epoch);
                     stack.set_guards_of(state);

@@ -5,8 +5,8 @@
 use core::ops::Range;
 use core::ptr::{self, NonNull};
 
+use super::RetStack;
 use super::word::{MAX_WORDS, Slots, State};
-use super::{RetStack, View};
 use crate::sync::{self, AtomicUsize, Ordering, compiler_fence};
 
 /// Why words were not attached. Nothing has changed.
@@ -246,7 +246,9 @@ impl RetStack {
     }
 
     pub(super) fn detach_raw(&self) -> Result<(*mut AtomicUsize, usize), DetachError> {
-        let View { words, .. } = self.view().ok_or(DetachError::Detached)?;
+        let view = self.view().ok_or(DetachError::Detached)?;
+        view.drop_ended();
+        let words = view.words;
         if self.state() != State::EMPTY {
             return Err(DetachError::InUse);
         }

@@ -318,7 +318,7 @@ impl View<'_> {
     ///
     /// `end` is neither below [`NEAR_WORDS`] nor above the stack's length.
     #[inline(always)]
-    unsafe fn near_ending_at(
+    pub(super) unsafe fn near_ending_at(
         &self,
         end: usize,
         is: impl Fn([usize; TELLING]) -> bool,

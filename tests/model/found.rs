@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use fgraph::fgraph::Call;
+use fgraph::ret_stack::Counters;
 use fgraph::{Callback, Cause, Context, Entry, Exit, Fgraph, RetStack};
 
 use crate::common::own::{self, Own};
@@ -318,6 +319,38 @@ fn scope_ends_inside_a_call_that_it_was_given_to() {
     assert_eq!(task.leave(4), Some(task.ret(10)));
     assert_eq!(task.stack.counters().unwound, 0);
     assert_eq!(task.stack.depth(), 0);
+}
+
+/// A guard that a traced function drops for its caller, over and over: the
+/// scope's words lie under that function's, and are not to pile up.
+#[test]
+fn scopes_that_end_under_calls_give_their_words_back() {
+    let task = Task::new(64);
+    for outside in [false, true] {
+        if outside {
+            task.enter(10, 8);
+        }
+        for _ in 0..100 {
+            let scope = task.fgraph.scope(near(20), 0);
+            task.enter(30, 6);
+            drop(scope);
+            assert_eq!(task.leave(6), Some(task.ret(30)));
+        }
+        // Calls, too, come where the words were.
+        for _ in 0..2 {
+            task.enter(40, 7);
+            assert_eq!(task.leave(7), Some(task.ret(40)));
+        }
+    }
+    assert_eq!(task.leave(8), Some(task.ret(10)));
+    let scope = task.fgraph.scope(near(20), 0);
+    task.enter(30, 6);
+    drop(scope);
+    assert_eq!(task.leave(6), Some(task.ret(30)));
+    assert_eq!(task.stack.counters(), Counters::default());
+    assert!(task.stack.high_water() <= 32, "{}", task.stack.high_water());
+    // SAFETY: this thread is the task.
+    assert!(unsafe { task.stack.detach() }.is_ok(), "nothing is in use");
 }
 
 /// While the scope ends among live frames, an interrupt proves some of them

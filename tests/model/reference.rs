@@ -47,6 +47,18 @@ struct Stack {
     counters: Counters,
 }
 
+impl Stack {
+    /// Scopes that ended under calls give their words back when those are gone.
+    fn drop_ended(&mut self) {
+        while let Some(ended) = self
+            .frames
+            .pop_if(|frame| self.top == self.reserved && frame.callbacks.is_empty())
+        {
+            (self.top, self.reserved) = ended.after;
+        }
+    }
+}
+
 struct State {
     slots: Vec<Option<Owner>>,
     missed: Vec<u32>,
@@ -285,9 +297,11 @@ impl Reference {
             return None;
         }
         self.stack(task).inside[context] = true;
+        self.stack(task).drop_ended();
         if suspect {
             let alive = Self::alive(&self.stack(task), call.slot, call.tail);
             self.end_unwound(task, alive);
+            self.stack(task).drop_ended();
         }
         let entered = self.enter_inside(task, call, set, epoch);
         self.stack(task).inside[context] = false;

@@ -55,7 +55,10 @@ impl Side for Reference {
             return;
         };
         let context = context();
-        let is = |frame: &InFlight| frame.words.1 == place && frame.slot == 0 && frame.func == func;
+        let is = |frame: &InFlight| {
+            let wanted = !frame.callbacks.is_empty();
+            wanted && frame.words.1 == place && frame.slot == 0 && frame.func == func
+        };
         let found = {
             let mut stack = self.stack(task);
             if stack.len.is_none() {
@@ -159,6 +162,7 @@ impl Side for Reference {
         if stack.len.is_none() {
             return Err(DetachError::Detached);
         }
+        stack.drop_ended();
         if !stack.frames.is_empty() {
             return Err(DetachError::InUse);
         }
