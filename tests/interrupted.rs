@@ -20,6 +20,8 @@ mod bench;
 mod host;
 #[path = "interrupted/keeper.rs"]
 mod keeper;
+#[path = "interrupted/left.rs"]
+mod left;
 #[path = "interrupted/operations.rs"]
 mod operations;
 #[path = "interrupted/real.rs"]
@@ -206,6 +208,24 @@ fn frames_that_take_anothers_place() {
             "{ended_first} of {at}"
         );
     }
+}
+
+#[test]
+fn calls_that_interrupts_leave_behind() {
+    let mut figures = Figures::new("left behind");
+    let mut slots = [0; SLOTS];
+    let mut interrupts = 0;
+    let all: &[(&[usize], bool)] = if THOROUGH {
+        &[(&[0], true), (&[0, 3], true), (&[1], false)]
+    } else {
+        &[(&[1], true)]
+    };
+    for &(callbacks, accept) in all {
+        let bench = &Bench::new(&mut figures, callbacks, accept, ROOMY, &mut slots);
+        keeper::ask_for_walks(false);
+        interrupts += left::at_each_of_all(bench);
+    }
+    let _ = writeln!(std::io::stderr(), "left behind: by {interrupts} interrupts");
 }
 
 /// Patches the functions in assembly while `f` runs, for all callbacks.

@@ -152,18 +152,22 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         context: Context,
         is: impl Fn(&Found) -> bool,
     ) -> (State, Option<Found>) {
-        let stack = view.stack();
-        let now = stack.state();
-        if !view.founds(now.top()).any(|found| is(&found)) {
-            return (now, None);
+        loop {
+            let now = view.stack().state();
+            let mut founds = view.founds(now.top()).enumerate();
+            match founds.find(|(_, found)| is(found)) {
+                Some((above, _)) if above > 0 => {
+                    // Interrupts may leave others behind the last that ends, so
+                    // the wanted one is looked for anew.
+                    self.end_newest(view, before, context, Cause::Unwound, |found| !is(found));
+                }
+                found => return (now, found.map(|(_, found)| found)),
+            }
         }
-        self.end_newest(view, before, context, Cause::Unwound, |found| !is(found));
-        let now = stack.state();
-        (now, view.frame_below(now.top()).filter(is))
     }
 
-    /// A call enters on a slot that says that frames on the stack may be
-    /// dead. Ends those that are; returns the state with `before`'s guards.
+    /// A call enters on a slot that says that frames on the stack may be dead.
+    /// Ends those that are; false if none is.
     #[cold]
     #[inline(never)]
     pub(super) fn end_dead(
@@ -173,12 +177,13 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         tail: bool,
         before: State,
         context: Context,
-    ) -> State {
-        if let Some(oldest) = view.oldest_dead(before, slot, tail, P::interrupt_stack) {
-            let dead = |found: &Found| found.index >= oldest;
-            self.end_newest(view, before, context, Cause::Unwound, dead);
-        }
-        view.stack().state().with_guards_of(before)
+    ) -> bool {
+        let Some(oldest) = view.oldest_dead(before, slot, tail, P::interrupt_stack) else {
+            return false;
+        };
+        let dead = |found: &Found| found.index >= oldest;
+        self.end_newest(view, before, context, Cause::Unwound, dead);
+        true
     }
 
     /// Ends the newest frames with `cause`, as long as they are `dead`, with the

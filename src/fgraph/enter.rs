@@ -217,8 +217,12 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             view.drop_ended();
             // Interrupts may have come between: all is looked at anew.
             state = stack.state().with_guards_of(state);
-            if slot != 0 && !state.has_claim() && view.is_suspect(state, slot, P::interrupt_stack) {
-                state = self.end_dead(view, slot, tail, state, context);
+            if slot != 0
+                && !state.has_claim()
+                && view.is_suspect(state, slot, P::interrupt_stack)
+                && self.end_dead(view, slot, tail, state, context)
+            {
+                continue;
             }
             match view.claim(guarded(state), state, context as usize, &record, set, data) {
                 Ok(Some(claim)) => break claim,

@@ -56,6 +56,9 @@ impl Figures {
 impl Drop for Figures {
     fn drop(&mut self) {
         host::exit();
+        if self.operations == 0 {
+            return;
+        }
         let behind = match self.late {
             0 => String::new(),
             late => format!(" but {late} right behind system calls"),
@@ -204,6 +207,16 @@ impl<'a> Bench<'a> {
             tally,
             events: case.keepers.task_events(),
         }
+    }
+
+    /// Runs `operation` from the beginning, and `on_stop` before each of its
+    /// instructions.
+    pub fn step(&self, operation: &Operation<'_>, on_stop: &mut dyn FnMut(&Stop)) -> (usize, Way) {
+        self.reset();
+        (operation.before)(self);
+        let mut result = 0;
+        let way = stepped_if(true, || result = (operation.run)(self), on_stop);
+        (result, way)
     }
 
     /// Interrupts `operation` at each of its instructions.

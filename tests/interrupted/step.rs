@@ -47,6 +47,8 @@ struct Section<'a> {
 }
 
 thread_local! {
+    /// The section under way runs on without a stop.
+    static RELEASED: Cell<bool> = const { Cell::new(false) };
     static SECTION: Cell<*mut Section<'static>> = const { Cell::new(std::ptr::null_mut()) };
 }
 
@@ -98,6 +100,11 @@ pub fn handle_on(stack: HandlerStack) {
 /// Runs `f`, and `on_stop` before each instruction of it.
 pub fn stepped<F: FnMut()>(f: F, on_stop: &mut dyn FnMut(&Stop)) -> Way {
     stepped_if(true, f, on_stop)
+}
+
+/// From a stop: what is left of the section runs without one.
+pub fn run_on() {
+    RELEASED.set(true);
 }
 
 /// As [`stepped`]; or runs `f` without a stop, at the same depth of the stack.
@@ -195,6 +202,10 @@ extern "C" fn trapped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     section.next = successors(registers);
     section.behind_call = behind_call(stop.rip);
     (section.on_stop)(&stop);
+    if RELEASED.take() {
+        section.ended = true;
+        registers[libc::REG_EFL as usize] &= !TRAP_FLAG;
+    }
 }
 
 /// The instruction at an address of code.

@@ -1,0 +1,206 @@
+//! Interrupts whose calls do not return to the tracer: they were jumped out of,
+//! or got their return addresses back. Their frames stay on the shadow stack,
+//! wherever the interrupted operation is in it, for others to end.
+//!
+//! Each operation runs once for each of its instructions, with one such interrupt
+//! there. Whatever it finds, it ends as it does undisturbed; and when
+//! another call has shown that those of the interrupt are gone, all of them
+//! have got their exits, and nothing else is on the stack.
+
+use std::io::Write;
+
+use fgraph::Context;
+
+use crate::bench::{Bench, Operation, THOROUGH};
+use crate::host::{self, FGRAPH};
+use crate::step;
+use crate::watch::{Known, near, ret};
+
+/// Below the slots of all operations.
+const CLOSING: usize = 12;
+/// Below that, of the interrupt.
+const LEFT: [usize; 2] = [13, 14];
+
+/// How an operation has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Ended {
+    result: usize,
+    /// The words in use.
+    top: usize,
+    depth: usize,
+    strays: u32,
+    unwound: u32,
+    /// Frames of all callbacks together that have no exit yet.
+    open: usize,
+    damaged: usize,
+    /// Whether the call that follows is traced as it should be.
+    follows: bool,
+}
+
+/// Makes the calls that do not return; how many are traced.
+fn leave_behind(bench: &Bench<'_>) -> u32 {
+    let enter = |slot| {
+        let call = Known::new(near(slot), ret(slot), bench.slot(slot));
+        u32::from(bench.case.enter(&call, false))
+    };
+    host::in_context(Context::Interrupt, || LEFT.map(enter).iter().sum())
+}
+
+/// Another call follows the operation, which shows that `left` calls are gone.
+fn ended(bench: &Bench<'_>, result: usize, left: u32) -> Ended {
+    let case = &bench.case;
+    let closing = Known::new(near(CLOSING), ret(CLOSING), bench.slot(CLOSING));
+    let follows = match case.enter(&closing, false) {
+        true => case.leave(closing.slot.get()) == Some(closing.ret),
+        false => !case.keepers.accept,
+    };
+    let (counters, tally) = (case.stack.counters(), case.keepers.tally());
+    Ended {
+        result,
+        top: case.state(),
+        depth: case.stack.depth(),
+        strays: counters.strays,
+        unwound: counters.unwound.wrapping_sub(left),
+        open: tally.accepted.iter().sum::<usize>() - tally.ended.iter().sum::<usize>(),
+        damaged: tally.damaged,
+        follows,
+    }
+}
+
+/// What became of a copy of this process.
+fn status_of(child: libc::pid_t) -> libc::c_int {
+    let mut status = 0;
+    // SAFETY: a child of this process, and a place for its status.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    status
+}
+
+/// Interrupts the operation at each of its instructions, each time in a copy of
+/// this process that begins there; returns at how many.
+fn at_each(bench: &Bench<'_>, operation: &Operation<'_>) -> usize {
+    let mut stops = 0;
+    let (result, way) = bench.step(operation, &mut |_| stops += 1);
+    assert_eq!(way.leaps, 0, "instructions not seen");
+    let undisturbed = ended(bench, result, 0);
+    let every = if THOROUGH { 1 } else { 1 + stops / 100 };
+    let (mut at, mut interrupts, mut failed) = (0, 0, None);
+    let mut left = None;
+    let (result, _) = bench.step(operation, &mut |_| {
+        at += 1;
+        if at % every != 0 {
+            return;
+        }
+        interrupts += 1;
+        // SAFETY: the copy has this thread alone, which holds no lock; it ends
+        // below.
+        match unsafe { libc::fork() } {
+            0 => {
+                step::run_on();
+                left = Some(leave_behind(bench));
+            }
+            child if status_of(child) == 0 => {}
+            _ => failed = Some(at),
+        }
+    });
+    if let Some(left) = left {
+        let ended = ended(bench, result, left);
+        let is_traced = left == 2 || !bench.case.keepers.accept;
+        let fine = is_traced && ended == undisturbed;
+        if !fine {
+            let _ = writeln!(
+                std::io::stderr(),
+                "{}, at {at} of {stops} {left} calls left: {ended:?}, not {undisturbed:?}",
+                operation.name
+            );
+        }
+        // SAFETY: nothing of the copy is needed.
+        unsafe { libc::_exit(i32::from(!fine)) };
+    }
+    assert_eq!(failed, None, "{}: see above", operation.name);
+    assert_eq!(ended(bench, result, 0), undisturbed, "{}", operation.name);
+    interrupts
+}
+
+/// All operations that find frames, or make some; returns how many interrupts
+/// came.
+pub fn at_each_of_all(bench: &Bench<'_>) -> usize {
+    let calls = [bench.near(0), bench.far(1), bench.tail(2, 1), bench.near(3)];
+    let [a, b, tail, d] = &calls;
+    let far = &bench.far(4);
+    let again = &Known::new(near(5), ret(5), b.slot.get());
+    let call = |call: &Known| {
+        let entered = bench.case.enter(call, false);
+        // What it returns is told by the leave.
+        let returns = entered && bench.case.leave(call.slot.get()) == Some(call.ret);
+        usize::from(entered) + usize::from(returns)
+    };
+    let leave = |call: &Known| usize::from(bench.case.leave(call.slot.get()) == Some(call.ret));
+    let scope = |n: usize| FGRAPH.scope(near(n), ret(n));
+    let base: &dyn Fn(&Bench<'_>) = &|bench| {
+        if bench.case.keepers.accept {
+            bench.enter(&[a, b, tail, d]);
+        }
+    };
+    let held = std::cell::Cell::new(None);
+    let hold: &dyn Fn(&Bench<'_>) = &|bench| {
+        bench.enter(&[a]);
+        held.set(Some(scope(6)));
+        // Jumped over.
+        std::mem::forget(scope(7));
+    };
+    let hold_below: &dyn Fn(&Bench<'_>) = &|bench| {
+        bench.enter(&[a]);
+        held.set(Some(scope(6)));
+        bench.enter(&[b]);
+    };
+    // An interrupt that was here before: the next one ends its calls, and leaves
+    // as many words.
+    let left: &dyn Fn(&Bench<'_>) = &|bench| {
+        base(bench);
+        leave_behind(bench);
+    };
+    let mut interrupts = 0;
+    let mut each = |name, before, run: &dyn Fn(&Bench<'_>) -> usize| {
+        let operation = Operation {
+            name,
+            before,
+            run,
+            ..Operation::default()
+        };
+        interrupts += at_each(bench, &operation);
+    };
+    each("a call on an empty stack", &|_| (), &|_| call(far));
+    each("a call", base, &|bench| call(&bench.near(4)));
+    each("a far call", base, &|_| call(far));
+    each("a scope", base, &|_| {
+        drop(scope(6));
+        0
+    });
+    if bench.case.keepers.accept {
+        each("a return", base, &|_| leave(d));
+        each("a return over one frame", base, &|_| leave(b));
+        each("a return over three frames", base, &|_| leave(a));
+        each("a call that proves three dead", base, &|bench| {
+            bench.case.enter(again, false).into()
+        });
+        let drop_held: &dyn Fn(&Bench<'_>) -> usize = &|_| {
+            drop(held.take());
+            0
+        };
+        // With calls above, it can not know that the other was jumped over.
+        each("the end of a scope under another", hold, &|bench| {
+            drop_held(bench);
+            leave(a)
+        });
+        each("the end of a scope under a call", hold_below, drop_held);
+        each("a return over what was left", left, &|_| leave(d));
+        each("a call over what was left", left, &|_| call(far));
+        each("restore", base, &|_| {
+            // SAFETY: the slots are there. How many it tells depends on when it
+            // counts.
+            let _ = unsafe { FGRAPH.restore() };
+            0
+        });
+    }
+    interrupts
+}
