@@ -224,6 +224,9 @@ fn calls_that_interrupts_leave_behind() {
         let bench = &Bench::new(&mut figures, callbacks, accept, ROOMY, &mut slots);
         keeper::ask_for_walks(false);
         interrupts += left::at_each_of_all(bench);
+        if accept {
+            interrupts += left::at_some_of_unwinding(bench);
+        }
     }
     let _ = writeln!(std::io::stderr(), "left behind: by {interrupts} interrupts");
 }

@@ -353,7 +353,7 @@ impl Drop for EntryUnwound<'_, '_> {
         dispatch.cause = Cause::Unwound;
         let table = self.table;
         table.leave(dispatch, accepted, self.epoch, self.progress.position());
-        dispatch.stack.set_state(dispatch.without);
+        table.give_up(dispatch, dispatch.without);
     }
 }
 
@@ -374,7 +374,7 @@ impl Drop for ExitUnwound<'_, '_> {
     fn drop(&mut self) {
         let dispatch = &mut *self.dispatch;
         Thunks::next_exit(dispatch, self.table, self.pending, self.epoch, self.end);
-        dispatch.stack.set_state(dispatch.without);
+        self.table.give_up(dispatch, dispatch.without);
     }
 }
 

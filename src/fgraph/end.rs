@@ -7,6 +7,7 @@
 use core::marker::PhantomData;
 
 use super::dispatch::Dispatch;
+use super::table::Table;
 use super::task::Guards;
 use super::{Cause, Fgraph};
 use crate::hook::Registers;
@@ -14,7 +15,7 @@ use crate::ret_stack::word::State;
 use crate::ret_stack::{Found, RetStack, View};
 use crate::{Context, Platform};
 
-impl<P: Platform, const N: usize> Fgraph<P, N> {
+impl Table {
     /// Gives the claim of an entry or an exit up: the state is `to` from here on.
     /// What interrupts have left above the claim ends first.
     #[inline(always)]
@@ -34,14 +35,6 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             ..
         } = dispatch;
         self.clear_up(stack, without, context, to);
-    }
-
-    /// Leaves the stack as it was before a guard or a claim: `state`. For the
-    /// other ways.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn back_out(&self, stack: &RetStack, state: State, context: Context) {
-        self.clear_up(stack, state, context, state);
     }
 
     /// Ends what interrupts have left above `below`; then the state is `to`.
@@ -125,7 +118,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         epoch: usize,
         end: usize,
     ) {
-        self.table.leave(dispatch, set, epoch, end);
+        self.leave(dispatch, set, epoch, end);
         self.give_up(dispatch, dispatch.without);
     }
 
@@ -137,53 +130,6 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     pub(super) fn end_left_behind(&self, view: View<'_>, below: State, context: Context) {
         let above = |found: &Found| found.index >= below.top();
         self.end_newest(view, below, context, Cause::Unwound, above);
-    }
-
-    /// Looks for the newest frame that `is` the wanted one, and ends those above
-    /// it as unwound, newest first. Returns it, now the newest, and the state;
-    /// `None`, and ends none, if there is no such frame. If a callback unwinds,
-    /// the guards are `before`'s.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn end_above(
-        &self,
-        view: View<'_>,
-        before: State,
-        context: Context,
-        is: impl Fn(&Found) -> bool,
-    ) -> (State, Option<Found>) {
-        loop {
-            let now = view.stack().state();
-            let mut founds = view.founds(now.top()).enumerate();
-            match founds.find(|(_, found)| is(found)) {
-                Some((above, _)) if above > 0 => {
-                    // Interrupts may leave others behind the last that ends, so
-                    // the wanted one is looked for anew.
-                    self.end_newest(view, before, context, Cause::Unwound, |found| !is(found));
-                }
-                found => return (now, found.map(|(_, found)| found)),
-            }
-        }
-    }
-
-    /// A call enters on a slot that says that frames on the stack may be dead.
-    /// Ends those that are; false if none is.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn end_dead(
-        &self,
-        view: View<'_>,
-        slot: usize,
-        tail: bool,
-        before: State,
-        context: Context,
-    ) -> bool {
-        let Some(oldest) = view.oldest_dead(before, slot, tail, P::interrupt_stack) else {
-            return false;
-        };
-        let dead = |found: &Found| found.index >= oldest;
-        self.end_newest(view, before, context, Cause::Unwound, dead);
-        true
     }
 
     /// Ends the newest frames with `cause`, as long as they are `dead`, with the
@@ -220,6 +166,65 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// which nobody can have wanted a return.
     pub(super) fn is_genuine(&self, found: &Found) -> bool {
         let epoch = found.record.epoch;
-        epoch <= self.table.epoch() && (epoch != 0 || found.set == 0)
+        epoch <= self.epoch() && (epoch != 0 || found.set == 0)
+    }
+}
+
+impl<P: Platform, const N: usize> Fgraph<P, N> {
+    /// Leaves the stack as it was before a guard or a claim: `state`. For the
+    /// other ways.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn back_out(&self, stack: &RetStack, state: State, context: Context) {
+        self.table.clear_up(stack, state, context, state);
+    }
+
+    /// Looks for the newest frame that `is` the wanted one, and ends those above
+    /// it as unwound, newest first. Returns it, now the newest, and the state;
+    /// `None`, and ends none, if there is no such frame. If a callback unwinds,
+    /// the guards are `before`'s.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_above(
+        &self,
+        view: View<'_>,
+        before: State,
+        context: Context,
+        is: impl Fn(&Found) -> bool,
+    ) -> (State, Option<Found>) {
+        loop {
+            let now = view.stack().state();
+            let mut founds = view.founds(now.top()).enumerate();
+            match founds.find(|(_, found)| is(found)) {
+                Some((above, _)) if above > 0 => {
+                    // Interrupts may leave others behind the last that ends, so
+                    // the wanted one is looked for anew.
+                    self.table
+                        .end_newest(view, before, context, Cause::Unwound, |found| !is(found));
+                }
+                found => return (now, found.map(|(_, found)| found)),
+            }
+        }
+    }
+
+    /// A call enters on a slot that says that frames on the stack may be dead.
+    /// Ends those that are; false if none is.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_dead(
+        &self,
+        view: View<'_>,
+        slot: usize,
+        tail: bool,
+        before: State,
+        context: Context,
+    ) -> bool {
+        let Some(oldest) = view.oldest_dead(before, slot, tail, P::interrupt_stack) else {
+            return false;
+        };
+        let dead = |found: &Found| found.index >= oldest;
+        self.table
+            .end_newest(view, before, context, Cause::Unwound, dead);
+        true
     }
 }

@@ -256,10 +256,11 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     pub(super) fn settle(&self, dispatch: &Dispatch<'_>, progress: Progress) -> bool {
         let &Dispatch { index, without, .. } = dispatch;
         if dispatch.view().refuse(index, progress.refused()) == 0 {
-            self.give_up(dispatch, without);
+            self.table.give_up(dispatch, without);
             return false;
         }
-        self.give_up(dispatch, without.at(progress.position()));
+        self.table
+            .give_up(dispatch, without.at(progress.position()));
         true
     }
 

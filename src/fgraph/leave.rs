@@ -177,7 +177,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             ret,
         };
         let (set, epoch) = newest.wanted();
-        self.run_exits(&mut leaving.dispatch, set, epoch, end);
+        self.table.run_exits(&mut leaving.dispatch, set, epoch, end);
         Some(leaving.ret)
     }
 
@@ -234,7 +234,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 break;
             }
         }
-        let is = |found: &Found| found.record.slot == slot && self.is_genuine(found);
+        let is = |found: &Found| found.record.slot == slot && self.table.is_genuine(found);
         loop {
             let (now, found) = self.end_above(view, state, context, is);
             let Some(found) = found else {
@@ -245,7 +245,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             unsafe { put_back(slot, found.record.ret) };
             let after = view.state_below(&found, now.with_guards_of(state));
             let cause = Cause::Returned;
-            if self.end_any(view, now, after, &found, context, cause, registers) {
+            if self
+                .table
+                .end_any(view, now, after, &found, context, cause, registers)
+            {
                 return Some(found.record.ret);
             }
         }

@@ -162,7 +162,8 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 // SAFETY: the caller's.
                 unsafe { self.put_all_back(stack, view, chain::frame_pointer()) };
             }
-            self.end_newest(view, state, context, Cause::TaskExit, |_| true);
+            self.table
+                .end_newest(view, state, context, Cause::TaskExit, |_| true);
             stack.give_back()
         };
         // Another task's exits run under this task's guard too.
@@ -265,7 +266,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 break;
             };
             let after = view.state_below(&found, now.with_guards_of(before));
-            if self.end_any(view, now, after, &found, context, Cause::Returned, None) {
+            if self
+                .table
+                .end_any(view, now, after, &found, context, Cause::Returned, None)
+            {
                 return;
             }
         }
@@ -309,7 +313,8 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                     return false;
                 }
                 view.refuse(scope.index, ALL_CALLBACKS);
-                self.end(view, ending, state, &scope, context, Cause::Returned, None);
+                self.table
+                    .end(view, ending, state, &scope, context, Cause::Returned, None);
                 true
             }
             Some(_) => {
@@ -319,7 +324,8 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                     return true;
                 };
                 let after = view.state_below(&scope, now.with_guards_of(before));
-                self.end_any(view, now, after, &scope, context, Cause::Returned, None)
+                self.table
+                    .end_any(view, now, after, &scope, context, Cause::Returned, None)
             }
         }
     }

@@ -7,9 +7,11 @@
 //! another call has shown that those of the interrupt are gone, all of them
 //! have got their exits, and nothing else is on the stack.
 
+use std::cell::Cell;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use fgraph::Context;
+use fgraph::{Callback, Context, Entry, Exit};
 
 use crate::bench::{Bench, Operation, THOROUGH};
 use crate::host::{self, FGRAPH};
@@ -78,18 +80,27 @@ fn status_of(child: libc::pid_t) -> libc::c_int {
 /// Interrupts the operation at each of its instructions, each time in a copy of
 /// this process that begins there; returns at how many.
 fn at_each(bench: &Bench<'_>, operation: &Operation<'_>) -> usize {
+    let every = |stops| if THOROUGH { 1 } else { 1 + stops / 100 };
+    at_some(bench, operation, every)
+}
+
+/// As [`at_each`], but between two changes of the stack's state at one in so many
+/// as `every` says of them all.
+fn at_some(bench: &Bench<'_>, operation: &Operation<'_>, every: impl Fn(usize) -> usize) -> usize {
     let mut stops = 0;
     let (result, way) = bench.step(operation, &mut |_| stops += 1);
     assert_eq!(way.leaps, 0, "instructions not seen");
     let undisturbed = ended(bench, result, 0);
-    let every = if THOROUGH { 1 } else { 1 + stops / 100 };
-    let (mut at, mut interrupts, mut failed) = (0, 0, None);
+    let every = every(stops);
+    let (mut at, mut interrupts, mut failed, mut last) = (0, 0, None, None);
     let mut left = None;
     let (result, _) = bench.step(operation, &mut |_| {
         at += 1;
-        if at % every != 0 {
+        let state = Some(bench.case.state());
+        if at % every != 0 && state == last {
             return;
         }
+        last = state;
         interrupts += 1;
         // SAFETY: the copy has this thread alone, which holds no lock; it ends
         // below.
@@ -121,6 +132,70 @@ fn at_each(bench: &Bench<'_>, operation: &Operation<'_>) -> usize {
     interrupts
 }
 
+/// Unwinds out of its next entry or exit, if that is asked for.
+struct Bomb;
+
+static BOMB: Bomb = Bomb;
+
+thread_local! {
+    /// In how many of its events from now on it does.
+    static FUSE: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Bomb {
+    fn burn(&self) {
+        let left = FUSE.get();
+        FUSE.set(left.saturating_sub(1));
+        if left == 1 {
+            // Without the hook's message.
+            resume_unwind(Box::new(()));
+        }
+    }
+}
+
+impl Callback for Bomb {
+    type Frame = ();
+
+    fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
+        (call.context() == Context::Task).then(|| self.burn())
+    }
+
+    fn exit(&self, _: Exit<'_, ()>, (): ()) {
+        self.burn();
+    }
+}
+
+/// Calls out of which a callback unwinds, beside others; returns how many
+/// interrupts came.
+pub fn at_some_of_unwinding(bench: &Bench<'_>) -> usize {
+    let id = FGRAPH.register(&BOMB).expect("a free slot");
+    let calls = [bench.near(0), bench.near(1), bench.near(3)];
+    let [a, b, d] = &calls;
+    let call = bench.near(4);
+    let mut interrupts = 0;
+    for (fuse, name) in [(1, "an entry that unwinds"), (2, "an exit that unwinds")] {
+        let operation = Operation {
+            name,
+            before: &|bench| bench.enter(&[a, b, d]),
+            run: &|bench| {
+                FUSE.set(fuse);
+                let unwound = catch_unwind(AssertUnwindSafe(|| {
+                    bench.case.enter(&call, false) && bench.case.leave(call.slot.get()).is_some()
+                }));
+                unwound.is_err().into()
+            },
+            ..Operation::default()
+        };
+        // What an unwinder does once is done.
+        assert_eq!(bench.step(&operation, &mut |_| ()).0, 1);
+        // All but a few of the instructions are the unwinder's.
+        let every = |stops| 1 + stops / if THOROUGH { 500 } else { 100 };
+        interrupts += at_some(bench, &operation, every);
+    }
+    FGRAPH.unregister(id).expect("registered until now");
+    interrupts
+}
+
 /// All operations that find frames, or make some; returns how many interrupts
 /// came.
 pub fn at_each_of_all(bench: &Bench<'_>) -> usize {
@@ -141,7 +216,7 @@ pub fn at_each_of_all(bench: &Bench<'_>) -> usize {
             bench.enter(&[a, b, tail, d]);
         }
     };
-    let held = std::cell::Cell::new(None);
+    let held = Cell::new(None);
     let hold: &dyn Fn(&Bench<'_>) = &|bench| {
         bench.enter(&[a]);
         held.set(Some(scope(6)));

@@ -147,7 +147,8 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             let ended = stack.depth();
             let guarded = |state: State| Some(state.guarded(Context::Task as usize));
             let (Ok(before) | Err(before)) = stack.update_state(guarded);
-            self.end_newest(view, before, Context::Task, Cause::Unwound, |_| true);
+            self.table
+                .end_newest(view, before, Context::Task, Cause::Unwound, |_| true);
             stack.set_guards_of(before);
             ended
         })
