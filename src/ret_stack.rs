@@ -118,7 +118,11 @@ const_assert!(cfg!(loom) || size_of::<RetStack>() == 64);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
-    /// Calls that went untraced because the stack was full.
+    /// Calls of which something was lost because the stack was full, each counted
+    /// once: they went untraced, or some callback's data found no room, so that
+    /// it takes no part in the call. While this is 0, there was room for
+    /// everything. Whose the loss was, [`Fgraph::missed`](crate::Fgraph::missed)
+    /// tells.
     pub overruns: u32,
     /// Calls that went untraced because their context was inside the tracer.
     pub recursions: u32,

@@ -85,6 +85,8 @@ pub(crate) struct Dispatch<'a> {
     /// The stack's state without the frame.
     pub(crate) without: State,
     pub(crate) context: Context,
+    /// Why the call ends. While it begins, `Returned`; or `Unwound` once a
+    /// callback has found no room.
     pub(crate) cause: Cause,
     /// It belongs to the running task and its CPU: what refers to it can not be
     /// sent to another, nor shared.
@@ -270,6 +272,11 @@ impl Thunks {
         progress: Progress,
     ) -> Progress {
         table.count_missed(slot);
+        if dispatch.cause == Cause::Returned {
+            // The call's first.
+            dispatch.cause = Cause::Unwound;
+            dispatch.stack.count_overrun();
+        }
         Self::next_entry(dispatch, table, pending, epoch, progress.refusing(slot))
     }
 

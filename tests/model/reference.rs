@@ -354,12 +354,17 @@ impl Reference {
             stack.reserved = limit;
             (frame, limit, stack.frames.len())
         };
+        let mut overrun = false;
         for &slot in set {
             let Some(callback) = self.participant(slot, epoch) else {
                 continue;
             };
             if frame.words.2 + room_of(callback) > limit {
                 self.state().missed[slot] += 1;
+                if !overrun {
+                    self.stack(task).counters.overruns += 1;
+                }
+                overrun = true;
                 continue;
             }
             let event = Event {
