@@ -79,8 +79,8 @@ pub struct RetStack {
     /// Bytes of the task's real stack, 0 where it is not known. Relaxed, as the
     /// next: `words` publishes them.
     span: AtomicU32,
-    /// The [`Slots`] of near frames: the lowest address of the task's real stack
-    /// is in their middle.
+    /// The [`Slots`] of near frames: up to the end of the task's real stack, so
+    /// that no call on an interrupt stack above it passes for one of its own.
     slots: AtomicUsize,
     slept: Ticks,
     left: Ticks,
@@ -401,9 +401,12 @@ impl RetStack {
 
     /// The task's real stack; empty where its bounds are not known.
     pub(crate) fn real_stack(&self) -> Range<usize> {
-        let low = self.slots().middle();
         let span = self.span.load(Ordering::Relaxed) as usize;
-        low..low.saturating_add(span)
+        let end = match span {
+            0 => 0,
+            _ => self.slots().end(),
+        };
+        end.saturating_sub(span)..end
     }
 
     pub(crate) fn count_overrun(&self) {

@@ -91,8 +91,9 @@ impl RetStack {
     ///
     /// `stack` is the range of the task's real stack, in bytes. Within it, order proves
     /// which frames a jump left behind; an empty range at an address in the
-    /// stack is right where the bounds are not known. Where the range has no
-    /// sense for the kernel, near frames are those within 2 GiB of its start.
+    /// stack is right where the bounds are not known. Near frames are those of
+    /// calls in the 4 GiB below its end, or, without bounds, within 2 GiB of its
+    /// start: of calls on a stack above the task's own, frames are wide.
     ///
     /// # Errors
     ///
@@ -138,7 +139,8 @@ impl RetStack {
         let span = span.ok_or(AttachError::StackRange)?;
         // Slots are told in units of eight bytes from the window's base.
         let low = stack.start.wrapping_add(7) & !7;
-        let span = span.saturating_sub(low.wrapping_sub(stack.start) as u32);
+        let high = stack.end & !(size_of::<usize>() - 1);
+        let span = span.min(high.saturating_sub(low) as u32);
         // The claim: of two that attach at once, one gets it. Acquire pairs
         // with the release of a `detach` on another CPU.
         if self
@@ -162,8 +164,11 @@ impl RetStack {
         // Relaxed, all of these: the releases below publish them.
         self.state.store(State::EMPTY.word(), Ordering::Relaxed);
         self.span.store(span, Ordering::Relaxed);
-        self.slots
-            .store(Slots::around(low).word(), Ordering::Relaxed);
+        let slots = match span {
+            0 => Slots::around(low),
+            _ => Slots::up_to(high),
+        };
+        self.slots.store(slots.word(), Ordering::Relaxed);
         self.slept.set(0);
         for counter in [
             &self.overruns,

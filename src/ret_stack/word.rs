@@ -430,33 +430,57 @@ impl Window {
     }
 }
 
-/// The 4 GiB around a task's real stack, in which near frames tell their
-/// slots.
+/// The 4 GiB of a task's real stack, in which near frames tell their slots: a
+/// call above them can not be taken for one on that stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slots {
-    /// What has the [code](SlotCode) 0.
+    /// What has the [code](SlotCode) 0. On a 32-bit target the end, 0 if all
+    /// addresses are in it.
     origin: usize,
 }
 
+#[cfg(target_pointer_width = "64")]
 impl Slots {
-    #[cfg(target_pointer_width = "64")]
     const TO_ORIGIN: usize = SlotCode::NONE.0 << 3;
-    #[cfg(target_pointer_width = "32")]
-    const TO_ORIGIN: usize = 0;
 
-    /// The window with `middle` in its middle.
+    /// Those around `middle`, where the stack's end is not known.
     pub(crate) const fn around(middle: usize) -> Self {
         let base = Window::around(middle).base;
         Self::from_word(base.wrapping_sub(Self::TO_ORIGIN))
     }
 
-    /// The address around which it lies.
-    pub(crate) const fn middle(self) -> usize {
-        self.origin
-            .wrapping_add(Self::TO_ORIGIN)
-            .wrapping_add(Window::REACH)
+    /// Those below `end`, a multiple of a word's size.
+    pub(crate) const fn up_to(end: usize) -> Self {
+        Self::around(end.wrapping_sub(Window::REACH))
     }
 
+    /// Where they end.
+    pub(crate) const fn end(self) -> usize {
+        self.origin
+            .wrapping_add(Self::TO_ORIGIN)
+            .wrapping_add(2 * Window::REACH)
+    }
+}
+
+#[cfg(target_pointer_width = "32")]
+impl Slots {
+    /// All, where the stack's end is not known.
+    pub(crate) const fn around(_: usize) -> Self {
+        Self::from_word(0)
+    }
+
+    /// Those below `end`, which is not 0.
+    pub(crate) const fn up_to(end: usize) -> Self {
+        Self::from_word(end)
+    }
+
+    /// Where they end.
+    pub(crate) const fn end(self) -> usize {
+        self.origin
+    }
+}
+
+impl Slots {
     #[inline(always)]
     pub(crate) const fn from_word(word: usize) -> Self {
         Self { origin: word }
@@ -523,10 +547,15 @@ impl SlotCode {
     /// Of a frame without a slot.
     pub(crate) const NONE: Self = Self(0);
 
-    /// Of a slot that is not 0.
+    /// Of a slot that is not 0; if that lies outside of the window, something
+    /// that is no code.
     #[inline(always)]
-    pub(crate) const fn of(slot: usize, _: Slots) -> Self {
-        Self(slot)
+    pub(crate) const fn of(slot: usize, slots: Slots) -> Self {
+        // Both less one: the window of all ends at 0.
+        match slot.wrapping_sub(1) < slots.origin.wrapping_sub(1) {
+            true => Self(slot),
+            false => Self::NONE,
+        }
     }
 
     /// Whether it is the code of a slot.

@@ -2,6 +2,7 @@
 //! thread has the stack, the context and the clock that the test gave it.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use fgraph::{Context, Fgraph, Platform, RetStack};
 
@@ -13,6 +14,7 @@ thread_local! {
     static CURRENT: Cell<Option<&'static RetStack>> = const { Cell::new(None) };
     static CONTEXT: Cell<Context> = const { Cell::new(Context::Task) };
     static CLOCK: Cell<u64> = const { Cell::new(0) };
+    static INTERRUPT_STACK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
 // SAFETY: a stack is current in one thread, and tests set contexts apart.
@@ -27,6 +29,11 @@ unsafe impl Platform for Own {
 
     fn context() -> Context {
         CONTEXT.get()
+    }
+
+    fn interrupt_stack(slot: usize) -> Option<Range<usize>> {
+        let (low, high) = INTERRUPT_STACK.get();
+        Some(low..high).filter(|stack| stack.contains(&slot))
     }
 }
 
@@ -56,6 +63,12 @@ pub fn set_current(stack: Option<&'static RetStack>) -> Option<&'static RetStack
 /// Sets the time.
 pub fn set_clock(ticks: u64) {
     CLOCK.set(ticks);
+}
+
+/// The thread's interrupts run there; without that, nothing is known.
+#[allow(dead_code, reason = "not in all programs")]
+pub fn set_interrupt_stack(stack: Range<usize>) {
+    INTERRUPT_STACK.set((stack.start, stack.end));
 }
 
 /// Runs `f` in a context.

@@ -263,6 +263,53 @@ fn live_call_above_a_dead_one_of_another_stack() {
     }
 }
 
+/// Frames that an interrupt left on its own stack end at the next call on the
+/// task's, wherever the two stacks lie and whatever is on either; those of an
+/// interrupt that runs stay.
+#[test]
+fn a_call_on_the_tasks_stack_ends_an_interrupts() {
+    // The interrupts' stack lies below the task's, and above it.
+    for (half, task_slots, irq_slots) in [
+        (16..32, [24, 22, 20], [8, 6, 4]),
+        (0..16, [8, 6, 4], [24, 22, 20]),
+    ] {
+        for (on_task, on_irq) in (0..9).map(|n| (n / 3, n % 3)) {
+            let task = Task::on(128, half.clone());
+            let irq = &task.memory[if half.start == 0 { 16..32 } else { 0..16 }];
+            let irq = irq.as_ptr_range();
+            own::set_interrupt_stack(irq.start as usize..irq.end as usize);
+            let interrupt = |leaves: bool| {
+                own::in_context(Context::Interrupt, || {
+                    for (n, &slot) in irq_slots[..on_irq].iter().enumerate() {
+                        task.enter(20 + n, slot);
+                    }
+                    assert_eq!(task.stack.depth(), on_task + on_irq, "none is dead");
+                    for n in (0..on_irq).rev().filter(|_| leaves) {
+                        assert_eq!(task.leave(irq_slots[n]), Some(task.ret(20 + n)));
+                    }
+                });
+            };
+            for (n, &slot) in task_slots[..on_task].iter().enumerate() {
+                task.enter(10 + n, slot);
+            }
+            interrupt(true);
+            interrupt(false);
+            EVENTS.take();
+            task.enter(30, task_slots[on_task]);
+            let mut expected: Vec<Event> =
+                (0..on_irq).rev().map(|n| Out(20 + n, Unwound)).collect();
+            expected.push(In(30));
+            assert_eq!(EVENTS.take(), expected, "{on_task} and {on_irq} calls");
+            assert_eq!(task.leave(task_slots[on_task]), Some(task.ret(30)));
+            for n in (0..on_task).rev() {
+                assert_eq!(task.leave(task_slots[n]), Some(task.ret(10 + n)));
+            }
+            assert_eq!((task.stack.depth(), task.stack.counters().strays), (0, 0));
+        }
+    }
+    own::set_interrupt_stack(0..0);
+}
+
 #[test]
 fn tail_call_over_a_dead_frame_shows_its_caller() {
     thread_local! {

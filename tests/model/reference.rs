@@ -102,14 +102,20 @@ fn is_in_window(middle: usize, address: usize) -> bool {
 }
 
 fn is_near(call: &Called, epoch: usize, stack: &Range<usize>) -> bool {
+    // Without bounds it lies around what is known.
+    let below_end = stack.is_empty() || call.slot < stack.end;
     if cfg!(target_pointer_width = "32") {
-        return epoch < 1 << 14;
+        return epoch < 1 << 14 && below_end;
     }
+    let middle = match stack.is_empty() {
+        true => stack.start,
+        false => stack.end.wrapping_sub(1 << 31),
+    };
     let code = words_of as fn(usize) -> usize as usize;
     let slot = call.slot == 0
-        || (is_in_window(stack.start, call.slot)
+        || (is_in_window(middle, call.slot)
             // The window's first address stands for no slot.
-            && is_in_window(stack.start, call.slot.wrapping_sub(1))
+            && is_in_window(middle, call.slot.wrapping_sub(1))
             && call.slot.is_multiple_of(8));
     is_in_window(code, call.func) && is_in_window(code, call.ret) && slot && epoch < 1 << 17
 }

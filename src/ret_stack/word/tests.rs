@@ -206,8 +206,8 @@ mod golden {
         let window = Window::around(middle);
         let slots = Slots::around(middle);
         assert_eq!(
-            (window.base, slots.middle()),
-            (0xffff_ffff_7fff_f000, middle)
+            (window.base, slots.end()),
+            (0xffff_ffff_7fff_f000, 0x7fff_f000)
         );
         let holds = |func: usize| {
             let record = Record {
@@ -272,6 +272,16 @@ mod golden {
     }
 
     #[test]
+    fn slots_end_with_the_stack() {
+        let slots = Slots::up_to(0x7000_1000);
+        assert_eq!(slots.end(), 0x7000_1000);
+        let is_code = |slot: usize| SlotCode::of(slot, slots).is_code();
+        assert!(is_code(0x7000_0ff8) && is_code(0x7000_0000));
+        assert!(!is_code(0x7000_1000) && !is_code(0x7000_2000));
+        assert!(is_code(0xffff_ffff_7000_1008) && !is_code(0xffff_ffff_7000_0ff8));
+    }
+
+    #[test]
     fn an_epoch_that_near_frames_have_no_room_for_needs_too_much() {
         assert_eq!(near_need(5, 0x1_ffff), 7);
         assert!(near_need(5, 0x2_0000) > MAX_WORDS);
@@ -285,7 +295,7 @@ mod golden {
     #[test]
     fn frames() {
         let (window, slots) = (Window::around(0), Slots::around(0x1234_5678));
-        assert_eq!(slots.middle(), 0x1234_5678);
+        assert_eq!(slots.end(), 0, "all");
         let near = Record {
             func: 0x1234,
             ret: 0x8765_4321,
@@ -306,6 +316,12 @@ mod golden {
             [0x1234, 0x8765_4321, 0xffff_fffc, 0x4000, 0x8000_ffff]
         );
         assert_eq!(Record::from_wide(words), wide);
+        // Above the stack's end.
+        let below = Slots::up_to(0xffff_fffc);
+        assert_eq!(below.end(), 0xffff_fffc);
+        assert_eq!(near.near(1, window, below), None);
+        let slot = 0xffff_fff8;
+        assert!(Record { slot, ..near }.near(1, window, below).is_some());
     }
 
     #[test]
