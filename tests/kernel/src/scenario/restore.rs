@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::nest;
 use crate::arch::TrapFrame;
 use crate::options::Options;
-use crate::{println, symbols, trace};
+use crate::{println, sched, symbols, trace};
 
 /// Each interrupt restores what it interrupted.
 static RESTORES: AtomicBool = AtomicBool::new(false);
@@ -29,15 +29,14 @@ pub(crate) fn interrupted(frame: &TrapFrame) {
 /// The workload, whose calls get their addresses back at odd moments, from
 /// timer interrupts and NMIs. They go on, and end as unwound.
 ///
-/// For calls of the workload that interrupts do not make, as `kernel::sched::*`
-/// for one. A restored call returns without the tracer; where it was on top of
-/// an interrupted entry or exit that had not yet claimed its words, nothing
-/// tells of it afterwards.
+/// A restored call returns without the tracer: another call tells that it is
+/// gone, in each task that is left.
 pub(super) fn often(options: &Options) -> bool {
     RESTORES.store(true, Ordering::Relaxed);
     let fine = super::beside_nmis(|| crate::work::run(options));
     RESTORES.store(false, Ordering::Relaxed);
-    // A traced call follows, and shows that those of the workload are gone.
+    // The CPUs' idle tasks run, which yield, and then this one.
+    sched::sleep(20_000_000);
     crate::work::fill();
     let restored = RESTORED.load(Ordering::Relaxed);
     println!("restored: {restored} times");
