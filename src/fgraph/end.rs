@@ -72,6 +72,12 @@ impl Table {
         if !view.stack().replace_state(now, ending) {
             return false;
         }
+        // An interrupt may have come between that ended the frame and left
+        // another, which ends where it did.
+        if view.frame_below(now.top()) != Some(*found) {
+            self.clear_up(view.stack(), now, context, now);
+            return false;
+        }
         // Those of a scope that has ended were told of it.
         if cause == Cause::Unwound && found.set != 0 {
             view.stack().count_unwound();

@@ -392,7 +392,7 @@ pub(crate) unsafe fn put_data(
 pub(crate) struct NotNear;
 
 /// A frame that was found on the stack.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     pub(crate) record: Record,
     /// Who wants the return.
