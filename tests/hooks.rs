@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use fgraph::hook::patch::PatchError;
+use fgraph::hook::patch::{Patch, PatchError};
 use fgraph::{Callback, Cause, Entry, Exit};
 use host::FGRAPH;
 
@@ -270,6 +270,25 @@ fn the_table_is_taken_once() {
     // SAFETY: this program's own table.
     let again = unsafe { patch.init(fgraph::patchable_functions!()) };
     assert_eq!(again, Err(PatchError::Initialised));
+}
+
+#[test]
+fn a_table_without_one_function_is_an_error() {
+    /// As other numbers in the flag leave it: no padding where the list says.
+    static TEXT: [u64; 16] = [0xcccc_cccc_cccc_cccc; 16];
+    static OTHER: Patch<host::Host> = Patch::new();
+    let _alone = alone();
+    host::init_patch();
+    let listed = Box::leak(Box::new([&raw const TEXT as usize, 0]));
+    let id = FGRAPH.register(Seen::new()).unwrap();
+    for listed in [listed.as_slice(), &[]] {
+        // SAFETY: no patchable functions, and more than 48 bytes at the one
+        // address that is read.
+        let found = unsafe { OTHER.init(listed) };
+        assert_eq!(found, Err(PatchError::NoFunction));
+        assert_eq!(OTHER.enable(id, |_| true), Err(PatchError::NotInitialised));
+    }
+    FGRAPH.unregister(id).unwrap();
 }
 
 /// Tries to patch from inside.

@@ -108,7 +108,7 @@ pub struct Functions {
     pub patchable: usize,
     /// Functions of the tracer's own path, the platform's among them.
     pub own: usize,
-    /// Functions that return from an interrupt.
+    /// Functions that return from an interrupt, or hold bytes that read so.
     pub interrupt: usize,
     /// Listed addresses that are no entry of the expected shape.
     pub foreign: usize,
@@ -162,9 +162,11 @@ pub struct Patch<B, const N: usize = 16> {
 }
 
 /// The addresses that this image's section of patchable entries lists, for
-/// [`Patch::init`]. Expands to the linker's symbols, so it belongs into the
-/// crate that is linked; an image without one patchable function does not
-/// have them and fails to link.
+/// [`Patch::init`]. Expands to the linker's symbols
+/// `__start___patchable_function_entries` and `__stop_…`, so it belongs into
+/// the crate that is linked. An image does not have them, and fails to link,
+/// if it was compiled without the flag, or if its linker script puts that
+/// section into another one: it needs no mention there.
 ///
 /// # Example
 ///
@@ -234,8 +236,9 @@ impl<B: Global<N> + PatchText, const N: usize> Patch<B, N> {
     /// # Errors
     ///
     /// [`PatchError::Initialised`], [`PatchError::InCallback`],
-    /// [`PatchError::NoSlot`], [`PatchError::NoStack`]; the text is as before,
-    /// except that functions may be excluded already.
+    /// [`PatchError::NoSlot`], [`PatchError::NoStack`],
+    /// [`PatchError::NoFunction`]; the text is as before, except that functions
+    /// may be excluded already.
     ///
     /// # Safety
     ///
@@ -256,9 +259,12 @@ impl<B: Global<N> + PatchText, const N: usize> Patch<B, N> {
                     // is writable.
                     unsafe {
                         find(listed, &mut found);
-                        learn::<B, N>(listed, &mut found)
+                        if found.foreign == listed.len() {
+                            return Err(PatchError::NoFunction);
+                        }
+                        learn::<B, N>(listed, &mut found)?;
                     }
-                    .map(|()| found)
+                    Ok(found)
                 })?;
                 tracer.set_patched_return(arch::stub_return::<B, N>());
                 self.len.store(listed.len(), Ordering::Relaxed);

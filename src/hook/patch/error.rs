@@ -18,7 +18,7 @@ use crate::fgraph::{NotRegistered, RehearseError};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PatchError {
-    /// [`Patch::init`](super::Patch::init) was not called, or found no function.
+    /// [`Patch::init`](super::Patch::init) was not called, or gave an error.
     NotInitialised,
     /// [`Patch::init`](super::Patch::init) was called before.
     Initialised,
@@ -32,6 +32,11 @@ pub enum PatchError {
     /// The running task has no shadow stack, or one that is full: attach
     /// words before [`Patch::init`](super::Patch::init).
     NoStack,
+    /// No listed function has an entry of the shape that the
+    /// [flag](super#) makes: it was compiled with other numbers, or the
+    /// image runs at other addresses than it was linked for and nobody
+    /// relocated the list.
+    NoFunction,
 }
 
 impl From<NotRegistered> for PatchError {
@@ -60,6 +65,10 @@ impl core::fmt::Display for PatchError {
             Self::InCallback => "a callback can not patch; do it outside of the tracer",
             Self::NoSlot => "all callback slots are taken; init needs a free one",
             Self::NoStack => "the running task has no shadow stack with room; attach words first",
+            Self::NoFunction => {
+                "no listed function has the entry of -Zpatchable-function-entry=24,16 \
+                 (x86-64) or 10,8 (AArch64) where the list says"
+            }
         })
     }
 }

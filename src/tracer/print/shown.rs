@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What a [`Print`] shows.
+    /// What a [`Print`](super::Print) shows.
     ///
     /// # Example
     ///
