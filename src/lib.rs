@@ -105,6 +105,7 @@
 //! | one's own callback | [`Callback`] |
 //! | what a scheduler tells | [`Fgraph::switch`], [`Fgraph::exit_task`] |
 //! | what an unwinder or a panic asks | [`Fgraph::real_return`], [`Fgraph::restore`] |
+//! | a kernel's whole code, and what it means if nothing comes out | the README |
 //! | what was lost | counters: [`RetStack::counters`], [`Fgraph::missed`], and each tracer's |
 //!
 //! # Architecture
@@ -173,7 +174,7 @@
 //!    trace, and walk the same stack. Any CPU may read it.
 //! 5. *No lock, no shared write* where calls are traced.
 //! 6. *Nothing is lost in silence*: what could not be traced is counted, and the
-//!    call goes on. Nothing panics.
+//!    call goes on; a task without words is not traced. Nothing panics.
 //! 7. *The tracer does not trace itself*: each context is guarded by itself.
 //! 8. *A walker gets the truth*: [`Fgraph::real_return`] knows every replaced
 //!    return address.

@@ -11,6 +11,8 @@
 //! frame records tells, so kernels that unwind or
 //! [restore](crate::Fgraph::restore) have frame pointers on (Rust's AArch64
 //! targets do). A function more than 128 MiB from the stub can not be enabled.
+//! LLVM's linker makes a NOP of some functions' first own instruction, and
+//! those are not hooked either: `-Clink-arg=--no-relax` keeps it from that.
 //!
 //! Every function carries its own set of callbacks in the padding before it,
 //! so what one callback follows is no business of another's, and a function
@@ -110,7 +112,8 @@ pub struct Functions {
     pub own: usize,
     /// Functions that return from an interrupt, or hold bytes that read so.
     pub interrupt: usize,
-    /// Listed addresses that are no entry of the expected shape.
+    /// Listed addresses that are no entry of the expected shape: compiled with
+    /// other numbers, say, or changed by the linker (see [the module](self)).
     pub foreign: usize,
 }
 
@@ -219,7 +222,8 @@ impl<B: Global<N> + PatchText, const N: usize> Patch<B, N> {
     /// Takes the table of patchable functions, and finds out which of them
     /// must never be hooked. Once, in a task with a shadow stack, before
     /// anything is enabled. It runs the platform's functions, and needs a free
-    /// callback slot meanwhile.
+    /// callback slot meanwhile, and 2.5 KiB of the real stack: 12 KiB where
+    /// the kernel is compiled without optimisation.
     ///
     /// # Example
     ///
