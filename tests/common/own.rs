@@ -45,8 +45,7 @@ pub fn fgraph() -> &'static Fgraph<Own> {
 /// Gives the thread a new stack of `words` words.
 pub fn with_stack(words: usize) -> &'static RetStack {
     let stack: &'static RetStack = Box::leak(Box::default());
-    // On the heap, as the slots of tests are.
-    let here = std::ptr::from_ref(stack) as usize;
+    let here = slots(0).as_ptr() as usize;
     let words = Box::leak(vec![0; words].into_boxed_slice());
     stack
         .attach(words, here..here)
@@ -84,7 +83,17 @@ pub fn in_context<R>(context: Context, f: impl FnOnce() -> R) -> R {
 }
 
 /// Words to be return slots, within reach of the stacks that
-/// [`with_stack`] gives.
+/// [`with_stack`] gives: all of a thread are of one allocation, because an
+/// allocator may put two as far from each other as it likes.
 pub fn slots(count: usize) -> &'static mut [usize] {
-    Box::leak(vec![0; count].into_boxed_slice())
+    thread_local! {
+        static FREE: Cell<&'static mut [usize]> = const { Cell::new(&mut []) };
+    }
+    let mut free = FREE.take();
+    if free.is_empty() {
+        free = Box::leak(vec![0; 1 << 20].into_boxed_slice());
+    }
+    let (slots, rest) = free.split_at_mut(count);
+    FREE.set(rest);
+    slots
 }
