@@ -279,6 +279,45 @@ fn calls_jumped_over_end_before_the_one_that_returns() {
     assert_eq!(stack.counters().strays, 1);
 }
 
+/// Lends its thread's stack while it enters, and does not come back.
+struct Killed(std::sync::mpsc::Sender<&'static fgraph::RetStack>);
+
+impl Callback for Killed {
+    type Frame = [usize; 1];
+
+    fn entry(&self, call: Entry<'_, [usize; 1]>) -> Option<[usize; 1]> {
+        let stack = std::ptr::from_ref(call.stack());
+        // SAFETY: tests' stacks are leaked.
+        self.0.send(unsafe { &*stack }).unwrap();
+        loop {
+            std::thread::park();
+        }
+    }
+
+    fn exit(&self, _: Exit<'_, [usize; 1]>, _: [usize; 1]) {
+        unreachable!("it has accepted no call");
+    }
+}
+
+#[test]
+fn a_task_that_is_killed_inside_an_entry_gives_its_words_back() {
+    let fgraph = fgraph();
+    let (tell, told) = std::sync::mpsc::channel();
+    fgraph.register(log(0)).unwrap();
+    fgraph.register(Box::leak(Box::new(Killed(tell)))).unwrap();
+    std::thread::spawn(|| {
+        with_stack(64);
+        drop(fgraph.scope(1, 0));
+    });
+    let killed = told.recv().unwrap();
+    with_stack(64);
+    // SAFETY: its thread never runs on.
+    let words = unsafe { fgraph.exit_task(killed) }.unwrap();
+    assert_eq!((words.len(), killed.is_attached()), (64, false));
+    // The call was no frame yet: it is counted, and has no exit.
+    assert_eq!((killed.counters().strays, events()), (1, vec![]));
+}
+
 /// Adds up what enclosed calls took, in the enclosing frame's own data.
 struct Sum;
 

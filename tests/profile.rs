@@ -513,7 +513,7 @@ hits         total us          self us       average us           min us        
 "
     );
     let order = |order, room: usize| {
-        let mut scratch = [Summary::default(); 4];
+        let mut scratch = [Summary::default(); 8];
         let report = PROFILE.report(order, &mut scratch[..room]);
         let funcs: Vec<usize> = report.lines().iter().map(|line| line.func).collect();
         (funcs, report.hidden().0, report.hidden().1.hits)
@@ -521,6 +521,7 @@ hits         total us          self us       average us           min us        
     assert_eq!(order(Order::Total, 4), (vec![A, C, B, 0x4000], 0, 0));
     assert_eq!(order(Order::Own, 4), (vec![C, B, 0x4000, A], 0, 0));
     assert_eq!(order(Order::Hits, 4), (vec![B, A, C, 0x4000], 0, 0));
+    assert_eq!(order(Order::Hits, 8), (vec![B, A, C, 0x4000], 0, 0));
     assert_eq!(order(Order::Hits, 3), (vec![B, A, C], 1, 1));
     assert_eq!(order(Order::Own, 1), (vec![C], 3, 14));
     assert_eq!(order(Order::Own, 0), (vec![], 4, 15));

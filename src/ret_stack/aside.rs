@@ -68,3 +68,41 @@ impl RetStack {
         self.len.store(len, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::{boxed::Box, vec};
+
+    use super::Ordering::Relaxed;
+    use crate::RetStack;
+
+    #[test]
+    fn a_stack_is_put_back_as_it_was() {
+        let words = |count| Box::leak(vec![0; count].into_boxed_slice());
+        let stack = RetStack::new();
+        stack.attach(words(8), 0x1000..0x2000).unwrap();
+        stack.set_state(stack.state().at(4));
+        stack.slept.set(5);
+        stack.count_stray();
+        let told = |stack: &RetStack| {
+            (
+                (stack.state(), stack.capacity(), stack.is_attached()),
+                (stack.slept.get(), stack.counters()),
+                (stack.span.load(Relaxed), stack.slots.load(Relaxed)),
+                stack.words.load(Relaxed),
+            )
+        };
+        let before = told(&stack);
+        let aside = stack.put_aside();
+        assert!(!stack.is_attached());
+        stack.attach(words(16), 0x8000..0x9000).unwrap();
+        stack.set_state(stack.state().at(7));
+        stack.slept.set(6);
+        stack.count_stray();
+        assert_ne!(told(&stack), before);
+        stack.put_back(aside);
+        assert_eq!(told(&stack), before);
+    }
+}

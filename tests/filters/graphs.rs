@@ -12,7 +12,6 @@ use fgraph::tracer::{
 const A: usize = 0xa0;
 const B: usize = 0xb0;
 const C: usize = 0xc0;
-const D: usize = 0xd0;
 
 /// A function close to the crate's code, which one record tells whole.
 fn near(function: usize) -> usize {
@@ -233,22 +232,23 @@ kernel!(endings);
 fn calls_that_end_otherwise_are_told_so() {
     let late: &MinDuration<endings::Kernel, LateGraph<endings::Kernel>> =
         leak(MinDuration::new(Graph::new(buffers()).late(), 10));
+    let [a, b, c, d] = functions();
     endings::attach();
     endings::FGRAPH.register(late).unwrap();
-    // C is jumped over; a quick B is, too, and leaves nothing.
-    endings::enter(A, 1);
-    for (func, ticks) in [(C, 10), (B, 5)] {
+    // `c` is jumped over; a quick `b` is, too, and leaves nothing.
+    endings::enter(a, 1);
+    for (func, ticks) in [(c, 10), (b, 5)] {
         endings::enter(func, 2);
         endings::pass(ticks);
-        endings::enter(D, 1);
+        endings::enter(d, 1);
         endings::leave(1);
     }
-    // D is under way, with a call inside that was kept; what is inside is not.
-    endings::enter(D, 2);
-    endings::enter(A, 3);
+    // `d` is under way, with a call inside that was kept; what is inside is not.
+    endings::enter(d, 2);
+    endings::enter(a, 3);
     endings::pass(10);
     endings::leave(3);
-    endings::enter(B, 3);
+    endings::enter(b, 3);
     endings::pass(10);
     let calls = read(late.callback().graph().buffers());
     let told: Vec<_> = calls[&100]
@@ -258,10 +258,10 @@ fn calls_that_end_otherwise_are_told_so() {
     assert_eq!(
         told,
         [
-            (A, 0, Some(Ending::Unwound)),
-            (C, 1, Some(Ending::Unwound)),
-            (D, 0, Some(Ending::Unfinished)),
-            (A, 1, Some(Ending::Returned)),
+            (a, 0, Some(Ending::Unwound)),
+            (c, 1, Some(Ending::Unwound)),
+            (d, 0, Some(Ending::Unfinished)),
+            (a, 1, Some(Ending::Returned)),
         ]
     );
 }
