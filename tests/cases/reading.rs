@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fgraph::tracer::filter::MinDuration;
 use fgraph::tracer::profile::Row;
 use fgraph::tracer::{
-    Buffer, Cursor, Ending, Event, Full, Graph, Open, Print, Profile, Record, Scale, Trace,
+    Buffer, Cursor, Ending, Event, Full, Graph, Open, Print, Profile, Record, Recorded, Scale,
+    Trace,
 };
 use fgraph::{Context, Platform};
 
@@ -74,6 +76,61 @@ fn time_and_cpu_are_those_of_the_reading() {
     assert_eq!((leaf_end.time, leaf_end.duration), (1_077, 7));
     assert_eq!((end.cpu, outer_end.time), (1, 1_080));
     assert_eq!((outer_end.duration, outer_end.own), (80, 73));
+}
+
+kernel!(sleeper);
+
+/// A call's end tells fewer ticks than have passed since its begin; it is its
+/// end all the same, on whichever CPU.
+#[test]
+fn a_call_that_slept_is_taken_for_another() {
+    use sleeper::{FGRAPH, Kernel, attach, pass, scope, set_cpu, switch};
+    attach();
+    let graph = |recorded| -> &'static Graph<Kernel> {
+        let graph = Graph::new(graph::<Kernel>(2, 64).buffers()).recorded(recorded);
+        Box::leak(Box::new(graph))
+    };
+    let awake = graph(Recorded::WITHOUT_SLEEP);
+    let asleep = graph(Recorded::empty());
+    let late: &'static MinDuration<Kernel, _> = Box::leak(Box::new(MinDuration::new(
+        Graph::new(graph(Recorded::empty()).buffers())
+            .recorded(Recorded::WITHOUT_SLEEP)
+            .late(),
+        0,
+    )));
+    FGRAPH.register(awake).unwrap();
+    FGRAPH.register(asleep).unwrap();
+    FGRAPH.register(late).unwrap();
+    let outer = scope(func(1));
+    pass(2);
+    let inner = scope(func(2));
+    pass(5);
+    switch(true);
+    pass(1_000);
+    switch(false);
+    set_cpu(1);
+    drop(inner);
+    pass(3);
+    drop(outer);
+    let ends = |graph| -> Vec<_> {
+        let end = |event| match event {
+            Event::Begin(_) => None,
+            Event::Leaf(call, end) | Event::End(call, end) => {
+                Some((call.func, end.duration, end.own, end.how))
+            }
+            Event::Lost { .. } => panic!("{event:?}"),
+        };
+        let events = events(graph, Scale::NANOSECONDS);
+        events.into_iter().filter_map(end).collect()
+    };
+    let returned = |number, duration, own| (Some(func(number)), duration, own, Ending::Returned);
+    let without_sleep = [returned(2, 5, 5), returned(1, 10, 5)];
+    assert_eq!(ends(awake), without_sleep);
+    assert_eq!(ends(late.callback().graph()), without_sleep);
+    assert_eq!(
+        ends(asleep),
+        [returned(2, 1_005, 1_005), returned(1, 1_010, 5)]
+    );
 }
 
 kernel!(lossy);
