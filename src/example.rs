@@ -1,5 +1,5 @@
 //! What the examples of the documentation stand on, and hide: a kernel of one
-//! CPU and one task, calls that it made, a trace that tells them.
+//! CPU and one task, calls that it made, what tracers have of them.
 //!
 //! Each is text, which the examples alone compile. A last line without `#` is
 //! shown, and says what came before.
@@ -23,6 +23,19 @@ macro_rules! example_kernel {
 #     [const { core::sync::atomic::AtomicUsize::new(0) }; 64];
 # let real_stack = SLOTS.as_ptr_range().start as usize..SLOTS.as_ptr_range().end as usize;
 # STACK.attach(Box::leak(Box::new([0; 256])), real_stack).unwrap();"
+    };
+}
+
+/// That kernel, whose calls a callback follows.
+macro_rules! example_traced {
+    () => {
+        concat!(
+            example_kernel!(),
+            r"
+# static FOLLOW: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
+# let id = FGRAPH.register(&FOLLOW).unwrap();
+// A callback, `id`, follows all calls."
+        )
     };
 }
 
@@ -72,6 +85,44 @@ macro_rules! example_trace {
     };
 }
 
+/// That kernel with a profile, after four calls.
+macro_rules! example_profile {
+    () => {
+        concat!(
+            example_kernel!(),
+            r"
+# use fgraph::tracer::profile::{Order, Row, Summary};
+# static ROWS: [Row; 64] = [const { Row::new() }; 64];
+# static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&ROWS);
+# FGRAPH.register(&PROFILE).unwrap();
+# drop(FGRAPH.scope(0x2000, 0));
+# drop(FGRAPH.scope(0x2000, 0));
+# let outer = FGRAPH.scope(0x1000, 0);
+# drop(FGRAPH.scope(0x2000, 0));
+# drop(outer);
+// 0x2000 was called three times, for 1,000 ticks each, once of them by 0x1000."
+        )
+    };
+}
+
+/// That kernel, and the slowest call of 0x1000 so far in a tree.
+macro_rules! example_worst {
+    () => {
+        concat!(
+            example_kernel!(),
+            r"
+# use fgraph::tracer::filter::Predicate;
+# use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
+# static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
+# static WORST: MaxLatency<Kernel, Predicate, 16> =
+#     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
+# let id = FGRAPH.register(&WORST).unwrap();
+# drop(FGRAPH.scope(0x1000, 0));
+// A call of 0x1000 took 1,000 ticks."
+        )
+    };
+}
+
 /// A kernel that watches its stack, after a call of 0x1000 with its return
 /// address 24 words from the stack's end.
 macro_rules! example_watch {
@@ -112,7 +163,77 @@ macro_rules! example_callback {
     };
 }
 
-/// That kernel with two functions, `read` and `check`, as the compiler makes
+/// Such a callback that sees `$seen` of each call at both of its ends, and two
+/// calls, the second inside the first.
+macro_rules! example_seen {
+    ($seen:literal) => {
+        concat!(
+            example_callback!(),
+            r"
+# impl Callback for Mine { type Frame = ();
+fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
+    see(",
+            $seen,
+            r");
+    Some(())
+}
+fn exit(&self, call: Exit<'_, ()>, (): ()) {
+    see(",
+            $seen,
+            r");
+}
+# }
+# FGRAPH.register(&MINE).unwrap();
+let outer = FGRAPH.scope(0x1000, 0);
+drop(FGRAPH.scope(0x2000, 0x1004));
+drop(outer);"
+        )
+    };
+}
+
+/// Such a callback that keeps the function of each call, and sees it at the
+/// end; with the call around it, it does `$does`. Two calls, as above.
+macro_rules! example_parent {
+    ($does:literal) => {
+        concat!(
+            example_callback!(),
+            r"
+# impl Callback for Mine { type Frame = usize;
+fn entry(&self, call: Entry<'_, usize>) -> Option<usize> {
+    if let Some(parent) = call.parent() {
+        ",
+            $does,
+            r"
+    }
+    Some(call.func())
+}
+fn exit(&self, _: Exit<'_, usize>, data: usize) {
+    see(data);
+}
+# }
+# FGRAPH.register(&MINE).unwrap();
+let outer = FGRAPH.scope(0x1000, 0);
+drop(FGRAPH.scope(0x2000, 0x1004));
+drop(outer);"
+        )
+    };
+}
+
+/// The part of another kernel's platform that an example is not about. The
+/// example adds the rest, and a brace.
+macro_rules! example_platform {
+    () => {
+        r"# use fgraph::{Context, Platform, RetStack};
+# static STACK: RetStack = RetStack::new();
+# struct Kernel;
+# // SAFETY: one CPU, one task.
+# unsafe impl Platform for Kernel {
+# fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
+# fn clock() -> u64 { 0 }"
+    };
+}
+
+/// The first kernel with two functions, `read` and `check`, as the compiler makes
 /// patchable ones: they return 1 and 2, and `run` calls them. `listed` has the
 /// addresses that their section would list. `COUNTS` counts their calls.
 #[allow(unused_macros, reason = "not every target has the hook")]

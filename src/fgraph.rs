@@ -72,44 +72,26 @@ use task::Returns;
 /// With no slot, or with 17, it does not compile:
 ///
 /// ```compile_fail,E0080
-/// # use fgraph::{Fgraph, Platform, RetStack};
-/// # struct Kernel;
-/// # // SAFETY: it has no task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
-/// #     fn clock() -> u64 { 0 }
-/// # }
-/// static FGRAPH: Fgraph<Kernel, 17> = Fgraph::new();
+#[doc = example_kernel!()]
+/// static SEVENTEEN: fgraph::Fgraph<Kernel, 17> = fgraph::Fgraph::new();
 /// ```
 ///
 /// ```compile_fail,E0080
-/// # use fgraph::{Fgraph, Platform, RetStack};
-/// # struct Kernel;
-/// # // SAFETY: it has no task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
-/// #     fn clock() -> u64 { 0 }
-/// # }
-/// static FGRAPH: Fgraph<Kernel, 0> = Fgraph::new();
+#[doc = example_kernel!()]
+/// static NONE: fgraph::Fgraph<Kernel, 0> = fgraph::Fgraph::new();
 /// ```
 ///
 /// Nor does a callback that may go before its tracer does:
 ///
 /// ```compile_fail,E0597
-/// # use fgraph::{Callback, Entry, Exit, Fgraph, Platform, RetStack};
-/// # struct Kernel;
-/// # // SAFETY: it has no task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
-/// #     fn clock() -> u64 { 0 }
-/// # }
+/// # use fgraph::{Callback, Entry, Exit};
+#[doc = example_kernel!()]
 /// # struct Named(String);
 /// # impl Callback for Named {
 /// #     type Frame = ();
 /// #     fn entry(&self, _: Entry<'_, ()>) -> Option<()> { None }
 /// #     fn exit(&self, _: Exit<'_, ()>, (): ()) {}
 /// # }
-/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
 /// let named = Named(String::from("short-lived"));
 /// let _ = FGRAPH.register(&named);
 /// ```

@@ -150,15 +150,9 @@ pub unsafe trait Platform: 'static {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::{Platform, RetStack};
-    /// # static STACK: RetStack = RetStack::new();
     /// # fn my_apic_id() -> usize { 5 }
     /// # static NUMBERS: [usize; 8] = [0, 0, 0, 0, 0, 1, 0, 0];
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// # fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// # fn clock() -> u64 { 0 }
+    #[doc = example_platform!()]
     /// fn cpu() -> usize {
     ///     // Hardware numbers may have gaps; buffers are one after another.
     ///     NUMBERS.get(my_apic_id()).copied().unwrap_or(usize::MAX)
@@ -177,14 +171,8 @@ pub unsafe trait Platform: 'static {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::{Context, Platform, RetStack};
-    /// # static STACK: RetStack = RetStack::new();
     /// # fn my_interrupt_depth() -> usize { 1 }
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// # fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// # fn clock() -> u64 { 0 }
+    #[doc = example_platform!()]
     /// fn context() -> Context {
     ///     if my_interrupt_depth() == 0 {
     ///         Context::Task
@@ -205,15 +193,9 @@ pub unsafe trait Platform: 'static {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::{Platform, RetStack};
-    /// # static STACK: RetStack = RetStack::new();
     /// # struct Task { id: usize }
     /// # fn my_current() -> Option<&'static Task> { Some(&Task { id: 12 }) }
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// # fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// # fn clock() -> u64 { 0 }
+    #[doc = example_platform!()]
     /// fn task() -> usize {
     ///     my_current().map_or(0, |task| task.id)
     /// }
@@ -244,19 +226,13 @@ pub unsafe trait Platform: 'static {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::{Platform, RetStack};
-    /// # static STACK: RetStack = RetStack::new();
     /// # struct Task { shadow: RetStack }
     /// # fn my_interrupt_all_cpus() {}
     /// # fn my_tasks() -> impl Iterator<Item = &'static Task> {
     /// #     static TASK: Task = Task { shadow: RetStack::new() };
     /// #     core::iter::once(&TASK)
     /// # }
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// # fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// # fn clock() -> u64 { 0 }
+    #[doc = example_platform!()]
     /// fn synchronize() -> bool {
     ///     my_interrupt_all_cpus();
     ///     let own = Self::current(|own| own as *const RetStack);
@@ -281,17 +257,11 @@ pub unsafe trait Platform: 'static {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::{Platform, RetStack};
-    /// # static STACK: RetStack = RetStack::new();
     /// # use std::ops::Range;
     /// # struct Task { shadow: RetStack, stack: Range<usize> }
     /// # static TASK: Task = Task { shadow: RetStack::new(), stack: 0x4000..0x8000 };
     /// # fn my_tasks() -> impl Iterator<Item = &'static Task> { core::iter::once(&TASK) }
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// # fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// # fn clock() -> u64 { 0 }
+    #[doc = example_platform!()]
     /// fn owner<R>(slot: usize, f: impl FnOnce(&RetStack) -> R) -> Option<R> {
     ///     let task = my_tasks().find(|task| task.stack.contains(&slot))?;
     ///     Some(f(&task.shadow))
@@ -317,15 +287,9 @@ pub unsafe trait Platform: 'static {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::{Platform, RetStack};
-    /// # static STACK: RetStack = RetStack::new();
     /// # use std::ops::Range;
     /// # fn my_cpu_stacks() -> impl Iterator<Item = Range<usize>> { core::iter::once(0x4000..0x8000) }
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// # fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// # fn clock() -> u64 { 0 }
+    #[doc = example_platform!()]
     /// fn interrupt_stack(slot: usize) -> Option<Range<usize>> {
     ///     my_cpu_stacks().find(|stack| stack.contains(&slot))
     /// }
@@ -347,14 +311,8 @@ pub unsafe trait Platform: 'static {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::{Platform, RetStack};
-    /// # static STACK: RetStack = RetStack::new();
     /// # extern "C" fn my_end_task() { std::process::abort() }
-    /// # struct Kernel;
-    /// # // SAFETY: one CPU, one task.
-    /// # unsafe impl Platform for Kernel {
-    /// # fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-    /// # fn clock() -> u64 { 0 }
+    #[doc = example_platform!()]
     /// fn lost_return(_slot: usize) -> Option<usize> {
     ///     Some(my_end_task as extern "C" fn() as usize)
     /// }

@@ -241,16 +241,13 @@ impl RetStack {
     /// ```
     /// use fgraph::ret_stack::words_for;
     ///
-    #[doc = example_kernel!()]
-    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-    /// # FGRAPH.register(&PROFILE)?;
+    #[doc = example_traced!()]
     /// let outer = FGRAPH.scope(0x1000, 0);
     /// drop(FGRAPH.scope(0x2000, 0));
     /// let deepest = STACK.high_water();
     /// drop(outer);
     /// assert!(deepest >= words_for(2, &[]));
     /// assert_eq!(STACK.high_water(), deepest, "no less when the calls are gone");
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn high_water(&self) -> usize {

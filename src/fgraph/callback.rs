@@ -97,14 +97,8 @@ pub trait FrameData: Copy + 'static {
 /// A longer one does not compile:
 ///
 /// ```compile_fail,E0080
-/// # use fgraph::{Callback, Entry, Exit, Fgraph, Platform, RetStack};
-/// # struct Kernel;
-/// # // SAFETY: it has no task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(_: impl FnOnce(&RetStack) -> R) -> Option<R> { None }
-/// #     fn clock() -> u64 { 0 }
-/// # }
-/// # static FGRAPH: Fgraph<Kernel> = Fgraph::new();
+/// # use fgraph::{Callback, Entry, Exit};
+#[doc = example_kernel!()]
 /// struct Much;
 ///
 /// impl Callback for Much {

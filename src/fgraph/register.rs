@@ -17,14 +17,12 @@ use crate::sync::Ordering;
 /// # Example
 ///
 /// ```
-#[doc = example_kernel!()]
-/// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-/// let first = FGRAPH.register(&PROFILE)?;
-/// FGRAPH.unregister(first)?;
-/// let second = FGRAPH.register(&PROFILE)?;
+#[doc = example_traced!()]
+/// FGRAPH.unregister(id)?;
+/// let again = FGRAPH.register(&FOLLOW)?;
 /// // The slot is the same, and yet it is another registration.
-/// assert_eq!(first.slot(), second.slot());
-/// assert_ne!(first, second);
+/// assert_eq!(id.slot(), again.slot());
+/// assert_ne!(id, again);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -40,14 +38,11 @@ impl CallbackId {
     /// # Example
     ///
     /// ```
-    #[doc = example_kernel!()]
-    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-    /// # FGRAPH.register(&PROFILE)?;
+    #[doc = example_traced!()]
     /// # static COUNTS: fgraph::tracer::trigger::Counts =
     /// #     fgraph::tracer::trigger::Counts::new(&[]);
-    /// // The second that is registered.
-    /// let id = FGRAPH.register(&COUNTS)?;
-    /// assert_eq!(id.slot(), 1);
+    /// let second = FGRAPH.register(&COUNTS)?;
+    /// assert_eq!((id.slot(), second.slot()), (0, 1));
     /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
@@ -64,11 +59,8 @@ impl CallbackId {
 /// ```
 /// use fgraph::fgraph::RegisterError;
 ///
-#[doc = example_kernel!()]
-/// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-/// FGRAPH.register(&PROFILE)?;
-/// assert_eq!(FGRAPH.register(&PROFILE), Err(RegisterError::AlreadyRegistered));
-/// # Ok::<(), RegisterError>(())
+#[doc = example_traced!()]
+/// assert_eq!(FGRAPH.register(&FOLLOW), Err(RegisterError::AlreadyRegistered));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegisterError {
@@ -88,9 +80,7 @@ pub enum RegisterError {
 /// ```
 /// use fgraph::fgraph::UnregisterError;
 ///
-#[doc = example_kernel!()]
-/// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-/// let id = FGRAPH.register(&PROFILE)?;
+#[doc = example_traced!()]
 /// FGRAPH.unregister(id)?;
 /// assert_eq!(FGRAPH.unregister(id), Err(UnregisterError::NotRegistered));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
@@ -224,12 +214,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// # Example
     ///
     /// ```
-    #[doc = example_kernel!()]
-    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-    /// let first = FGRAPH.register(&PROFILE)?;
-    /// FGRAPH.unregister(first)?;
-    /// let second = FGRAPH.register(&PROFILE)?;
-    /// assert!(FGRAPH.is_registered(second) && !FGRAPH.is_registered(first));
+    #[doc = example_traced!()]
+    /// FGRAPH.unregister(id)?;
+    /// let again = FGRAPH.register(&FOLLOW)?;
+    /// assert!(FGRAPH.is_registered(again) && !FGRAPH.is_registered(id));
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     #[must_use]
@@ -244,15 +232,12 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// # Example
     ///
     /// ```
-    #[doc = example_kernel!()]
-    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-    /// let id = FGRAPH.register(&PROFILE)?;
+    #[doc = example_traced!()]
     /// let words = STACK.capacity();
     /// let mut calls: Vec<_> = (0..words).map(|_| FGRAPH.scope(0x1000, 0)).collect();
     /// // Each call is either on the stack or counted here.
     /// assert_eq!(STACK.depth() + FGRAPH.missed(id) as usize, words);
     /// # while calls.pop().is_some() {}
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn missed(&self, id: CallbackId) -> u32 {

@@ -16,9 +16,7 @@ use super::{Found, RetStack, State, View};
 /// ```
 /// use fgraph::ret_stack::Frame;
 ///
-#[doc = example_kernel!()]
-/// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-/// let id = FGRAPH.register(&PROFILE)?;
+#[doc = example_traced!()]
 /// let scope = FGRAPH.scope(0x1000, 0x2000);
 /// let callbacks = 1 << id.slot();
 /// assert_eq!(
@@ -26,7 +24,6 @@ use super::{Found, RetStack, State, View};
 ///     Some(Frame { func: 0x1000, ret: 0x2000, slot: 0, callbacks }),
 /// );
 /// # drop(scope);
-/// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame {
@@ -48,16 +45,13 @@ pub struct Frame {
 /// # Example
 ///
 /// ```
-#[doc = example_kernel!()]
-/// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-/// # FGRAPH.register(&PROFILE)?;
+#[doc = example_traced!()]
 /// let outer = FGRAPH.scope(0x1000, 0);
 /// let inner = FGRAPH.scope(0x2000, 0);
 /// let funcs: Vec<usize> = STACK.frames().map(|frame| frame.func).collect();
 /// assert_eq!(funcs, [0x2000, 0x1000]);
 /// # drop(inner);
 /// # drop(outer);
-/// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```
 #[derive(Clone)]
 pub struct Frames<'a> {
@@ -81,15 +75,12 @@ impl Frames<'_> {
     /// # Example
     ///
     /// ```
-    #[doc = example_kernel!()]
-    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-    /// # FGRAPH.register(&PROFILE)?;
+    #[doc = example_traced!()]
     /// let scope = FGRAPH.scope(0x1000, 0);
     /// let mut frames = STACK.frames();
     /// assert!(frames.next().is_some() && !frames.is_stale());
     /// drop(scope);
     /// assert!(frames.is_stale(), "the call that it saw has returned");
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn is_stale(&self) -> bool {
@@ -129,9 +120,7 @@ impl RetStack {
     /// # Example
     ///
     /// ```
-    #[doc = example_kernel!()]
-    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-    /// # FGRAPH.register(&PROFILE)?;
+    #[doc = example_traced!()]
     /// let scope = FGRAPH.scope(0x1000, 0x2000);
     /// let mut text = String::new();
     /// for frame in STACK.frames() {
@@ -139,7 +128,6 @@ impl RetStack {
     /// }
     /// assert_eq!(text, "0x1000 called from 0x2000");
     /// # drop(scope);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn frames(&self) -> Frames<'_> {
@@ -157,13 +145,10 @@ impl RetStack {
     /// # Example
     ///
     /// ```
-    #[doc = example_kernel!()]
-    /// # static PROFILE: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
-    /// # FGRAPH.register(&PROFILE)?;
+    #[doc = example_traced!()]
     /// let scope = FGRAPH.scope(0x1000, 0);
     /// assert_eq!(STACK.depth(), 1);
     /// # drop(scope);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn depth(&self) -> usize {

@@ -199,18 +199,8 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
     /// # Example
     ///
     /// ```
-    /// use fgraph::tracer::Profile;
-    /// use fgraph::tracer::profile::Row;
-    #[doc = example_kernel!()]
-    ///
-    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
-    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-    /// FGRAPH.register(&PROFILE)?;
-    ///
-    /// drop(FGRAPH.scope(0x1000, 0));
-    /// drop(FGRAPH.scope(0x2000, 0));
-    /// assert_eq!(PROFILE.summaries().map(|summary| summary.hits).sum::<u64>(), 2);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    #[doc = example_profile!()]
+    /// assert_eq!(PROFILE.summaries().map(|summary| summary.hits).sum::<u64>(), 4);
     /// ```
     pub fn summaries(&self) -> impl Iterator<Item = Summary> + use<'_, P, BUCKETS> {
         let summaries = self.rows.iter().map(Row::summary);
@@ -222,18 +212,9 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
     /// # Example
     ///
     /// ```
-    /// use fgraph::tracer::Profile;
-    /// use fgraph::tracer::profile::Row;
-    #[doc = example_kernel!()]
-    ///
-    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
-    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-    /// FGRAPH.register(&PROFILE)?;
-    ///
-    /// drop(FGRAPH.scope(0x1000, 0));
-    /// assert_eq!(PROFILE.get(0x1000).unwrap().hits, 1);
-    /// assert_eq!(PROFILE.get(0x2000), None);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    #[doc = example_profile!()]
+    /// assert_eq!(PROFILE.get(0x2000).unwrap().hits, 3);
+    /// assert_eq!(PROFILE.get(0x3000), None);
     /// ```
     #[must_use]
     pub fn get(&self, func: usize) -> Option<Summary> {
@@ -269,20 +250,11 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
     /// # Example
     ///
     /// ```
-    /// use fgraph::tracer::Profile;
-    /// use fgraph::tracer::profile::Row;
-    #[doc = example_kernel!()]
-    ///
-    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
-    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-    /// FGRAPH.register(&PROFILE)?;
-    ///
-    /// CLOCK.store(5000, std::sync::atomic::Ordering::Relaxed);
-    /// let scope = FGRAPH.scope(0x1000, 0);
+    #[doc = example_profile!()]
+    /// let scope = FGRAPH.scope(0x3000, 0);
     /// CLOCK.store(0, std::sync::atomic::Ordering::Relaxed);
     /// drop(scope);
-    /// assert_eq!((PROFILE.backwards(), PROFILE.get(0x1000).unwrap().total), (1, 0));
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// assert_eq!((PROFILE.backwards(), PROFILE.get(0x3000).unwrap().total), (1, 0));
     /// ```
     #[must_use]
     pub fn backwards(&self) -> u32 {
@@ -296,18 +268,9 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
     /// # Example
     ///
     /// ```
-    /// use fgraph::tracer::Profile;
-    /// use fgraph::tracer::profile::Row;
-    #[doc = example_kernel!()]
-    ///
-    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
-    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-    /// FGRAPH.register(&PROFILE)?;
-    ///
-    /// drop(FGRAPH.scope(0x1000, 0));
-    /// let histogram = PROFILE.histogram(0x1000).unwrap();
-    /// assert_eq!(histogram[9], 1, "it took 512 ticks or more, and less than 1,024");
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    #[doc = example_profile!()]
+    /// let histogram = PROFILE.histogram(0x2000).unwrap();
+    /// assert_eq!(histogram[9], 3, "each took 512 ticks or more, and less than 1,024");
     /// ```
     #[must_use]
     pub fn histogram(&self, func: usize) -> Option<[u64; BUCKETS]> {
@@ -320,18 +283,9 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
     /// # Example
     ///
     /// ```
-    /// use fgraph::tracer::Profile;
-    /// use fgraph::tracer::profile::Row;
-    #[doc = example_kernel!()]
-    ///
-    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
-    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-    /// FGRAPH.register(&PROFILE)?;
-    ///
-    /// drop(FGRAPH.scope(0x1000, 0));
+    #[doc = example_profile!()]
     /// PROFILE.clear();
-    /// assert_eq!(PROFILE.get(0x1000), None);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// assert_eq!(PROFILE.get(0x2000), None);
     /// ```
     pub fn clear(&self) {
         self.rows.iter().for_each(Row::clear);

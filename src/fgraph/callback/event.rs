@@ -103,20 +103,8 @@ macro_rules! call_accessors {
             /// # Example
             ///
             /// ```
-            #[doc = example_callback!()]
-            /// # impl Callback for Mine { type Frame = ();
-            /// fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
-            ///     see(call.func());
-            ///     Some(())
-            /// }
-            /// fn exit(&self, call: Exit<'_, ()>, (): ()) {
-            ///     see(call.func());
-            /// }
-            /// # }
-            /// # FGRAPH.register(&MINE)?;
-            /// drop(FGRAPH.scope(0x1000, 0x2000));
-            /// assert_eq!(seen(), [0x1000, 0x1000]);
-            /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+            #[doc = example_seen!("call.func()")]
+            /// assert_eq!(seen(), [0x1000, 0x2000, 0x2000, 0x1000]);
             /// ```
             #[must_use]
             #[inline]
@@ -131,20 +119,8 @@ macro_rules! call_accessors {
             /// # Example
             ///
             /// ```
-            #[doc = example_callback!()]
-            /// # impl Callback for Mine { type Frame = ();
-            /// fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
-            ///     see(call.caller());
-            ///     Some(())
-            /// }
-            /// fn exit(&self, call: Exit<'_, ()>, (): ()) {
-            ///     see(call.caller());
-            /// }
-            /// # }
-            /// # FGRAPH.register(&MINE)?;
-            /// drop(FGRAPH.scope(0x1000, 0x2000));
-            /// assert_eq!(seen(), [0x2000, 0x2000]);
-            /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+            #[doc = example_seen!("call.caller()")]
+            /// assert_eq!(seen(), [0, 0x1004, 0x1004, 0]);
             /// ```
             #[must_use]
             pub fn caller(&self) -> usize {
@@ -158,20 +134,8 @@ macro_rules! call_accessors {
             /// # Example
             ///
             /// ```
-            #[doc = example_callback!()]
-            /// # impl Callback for Mine { type Frame = ();
-            /// fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
-            ///     see(call.return_slot());
-            ///     Some(())
-            /// }
-            /// fn exit(&self, call: Exit<'_, ()>, (): ()) {
-            ///     see(call.return_slot());
-            /// }
-            /// # }
-            /// # FGRAPH.register(&MINE)?;
-            /// drop(FGRAPH.scope(0x1000, 0x2000));
-            /// assert_eq!(seen(), [0, 0], "a scope has none");
-            /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+            #[doc = example_seen!("call.return_slot()")]
+            /// assert_eq!(seen(), [0; 4], "a scope has none");
             /// ```
             #[must_use]
             #[inline]
@@ -186,22 +150,8 @@ macro_rules! call_accessors {
             /// # Example
             ///
             /// ```
-            #[doc = example_callback!()]
-            /// # impl Callback for Mine { type Frame = ();
-            /// fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
-            ///     see(call.depth());
-            ///     Some(())
-            /// }
-            /// fn exit(&self, call: Exit<'_, ()>, (): ()) {
-            ///     see(call.depth());
-            /// }
-            /// # }
-            /// # FGRAPH.register(&MINE)?;
-            /// let outer = FGRAPH.scope(0x1000, 0);
-            /// drop(FGRAPH.scope(0x2000, 0));
-            /// drop(outer);
+            #[doc = example_seen!("call.depth()")]
             /// assert_eq!(seen(), [0, 1, 1, 0]);
-            /// # Ok::<(), fgraph::fgraph::RegisterError>(())
             /// ```
             #[must_use]
             pub fn depth(&self) -> usize {
@@ -214,20 +164,8 @@ macro_rules! call_accessors {
             /// # Example
             ///
             /// ```
-            #[doc = example_callback!()]
-            /// # impl Callback for Mine { type Frame = ();
-            /// fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
-            ///     see(call.context() as usize);
-            ///     Some(())
-            /// }
-            /// fn exit(&self, call: Exit<'_, ()>, (): ()) {
-            ///     see(call.context() as usize);
-            /// }
-            /// # }
-            /// # FGRAPH.register(&MINE)?;
-            /// drop(FGRAPH.scope(0x1000, 0x2000));
-            /// assert_eq!(seen(), [fgraph::Context::Task as usize; 2]);
-            /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+            #[doc = example_seen!("call.context() as usize")]
+            /// assert_eq!(seen(), [fgraph::Context::Task as usize; 4]);
             /// ```
             #[must_use]
             #[inline]
@@ -242,20 +180,8 @@ macro_rules! call_accessors {
             /// # Example
             ///
             /// ```
-            #[doc = example_callback!()]
-            /// # impl Callback for Mine { type Frame = ();
-            /// fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
-            ///     see(call.registers().map_or(0, |registers| registers.argument(0).unwrap_or(0)));
-            ///     Some(())
-            /// }
-            /// fn exit(&self, call: Exit<'_, ()>, (): ()) {
-            ///     see(call.registers().map_or(0, |registers| registers.argument(0).unwrap_or(0)));
-            /// }
-            /// # }
-            /// # FGRAPH.register(&MINE)?;
-            /// drop(FGRAPH.scope(0x1000, 0x2000));
-            /// assert_eq!(seen(), [0, 0], "a scope has no registers");
-            /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+            #[doc = example_seen!("call.registers().map_or(0, |registers| registers.argument(0).unwrap_or(0))")]
+            /// assert_eq!(seen(), [0; 4], "a scope has no registers");
             /// ```
             #[must_use]
             #[inline]
@@ -269,22 +195,8 @@ macro_rules! call_accessors {
             /// # Example
             ///
             /// ```
-            #[doc = example_callback!()]
-            /// # impl Callback for Mine { type Frame = ();
-            /// fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
-            ///     see(call.stack().depth());
-            ///     Some(())
-            /// }
-            /// fn exit(&self, call: Exit<'_, ()>, (): ()) {
-            ///     see(call.stack().depth());
-            /// }
-            /// # }
-            /// # FGRAPH.register(&MINE)?;
-            /// let outer = FGRAPH.scope(0x1000, 0);
-            /// drop(FGRAPH.scope(0x2000, 0));
-            /// drop(outer);
+            #[doc = example_seen!("call.stack().depth()")]
             /// assert_eq!(seen(), [0, 1, 1, 0], "the calls that enclose it");
-            /// # Ok::<(), fgraph::fgraph::RegisterError>(())
             /// ```
             #[must_use]
             #[inline]
@@ -298,22 +210,8 @@ macro_rules! call_accessors {
             /// # Example
             ///
             /// ```
-            #[doc = example_callback!()]
-            /// # impl Callback for Mine { type Frame = ();
-            /// fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
-            ///     see(call.parent().map_or(0, |parent| parent.func()));
-            ///     Some(())
-            /// }
-            /// fn exit(&self, call: Exit<'_, ()>, (): ()) {
-            ///     see(call.parent().map_or(0, |parent| parent.func()));
-            /// }
-            /// # }
-            /// # FGRAPH.register(&MINE)?;
-            /// let outer = FGRAPH.scope(0x1000, 0);
-            /// drop(FGRAPH.scope(0x2000, 0));
-            /// drop(outer);
+            #[doc = example_seen!("call.parent().map_or(0, |parent| parent.func())")]
             /// assert_eq!(seen(), [0, 0x1000, 0x1000, 0]);
-            /// # Ok::<(), fgraph::fgraph::RegisterError>(())
             /// ```
             #[must_use]
             #[inline]
@@ -330,22 +228,8 @@ macro_rules! call_accessors {
             /// # Example
             ///
             /// ```
-            #[doc = example_callback!()]
-            /// # impl Callback for Mine { type Frame = ();
-            /// fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
-            ///     see(call.parents().map(|parent| parent.func()).sum());
-            ///     Some(())
-            /// }
-            /// fn exit(&self, call: Exit<'_, ()>, (): ()) {
-            ///     see(call.parents().map(|parent| parent.func()).sum());
-            /// }
-            /// # }
-            /// # FGRAPH.register(&MINE)?;
-            /// let outer = FGRAPH.scope(0x1000, 0);
-            /// drop(FGRAPH.scope(0x2000, 0));
-            /// drop(outer);
+            #[doc = example_seen!("call.parents().map(|parent| parent.func()).sum()")]
             /// assert_eq!(seen(), [0, 0x1000, 0x1000, 0]);
-            /// # Ok::<(), fgraph::fgraph::RegisterError>(())
             /// ```
             pub fn parents(&self) -> impl Iterator<Item = Parent<'a, F>> + use<'a, F> {
                 let dispatch = self.dispatch;

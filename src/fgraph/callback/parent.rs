@@ -50,22 +50,8 @@ impl<F: FrameData> Parent<'_, F> {
     /// # Example
     ///
     /// ```
-    #[doc = example_callback!()]
-    /// # impl Callback for Mine { type Frame = usize;
-    /// fn entry(&self, call: Entry<'_, usize>) -> Option<usize> {
-    ///     if let Some(parent) = call.parent() {
-    ///         see(parent.func());
-    ///     }
-    ///     Some(call.func())
-    /// }
-    /// # fn exit(&self, _: Exit<'_, usize>, data: usize) { see(data); }
-    /// # }
-    /// # FGRAPH.register(&MINE)?;
-    /// let outer = FGRAPH.scope(0x1000, 0);
-    /// drop(FGRAPH.scope(0x2000, 0));
-    /// drop(outer);
+    #[doc = example_parent!("see(parent.func());")]
     /// assert_eq!(seen(), [0x1000, 0x2000, 0x1000], "the parent, then both ends");
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn func(&self) -> usize {
@@ -78,22 +64,8 @@ impl<F: FrameData> Parent<'_, F> {
     /// # Example
     ///
     /// ```
-    #[doc = example_callback!()]
-    /// # impl Callback for Mine { type Frame = usize;
-    /// fn entry(&self, call: Entry<'_, usize>) -> Option<usize> {
-    ///     if let Some(parent) = call.parent() {
-    ///         see(parent.get());
-    ///     }
-    ///     Some(call.func())
-    /// }
-    /// # fn exit(&self, _: Exit<'_, usize>, data: usize) { see(data); }
-    /// # }
-    /// # FGRAPH.register(&MINE)?;
-    /// let outer = FGRAPH.scope(0x1000, 0);
-    /// drop(FGRAPH.scope(0x2000, 0));
-    /// drop(outer);
+    #[doc = example_parent!("see(parent.get());")]
     /// assert_eq!(seen(), [0x1000, 0x2000, 0x1000], "the parent's, then at both ends");
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     #[inline]
@@ -110,22 +82,8 @@ impl<F: FrameData> Parent<'_, F> {
     /// # Example
     ///
     /// ```
-    #[doc = example_callback!()]
-    /// # impl Callback for Mine { type Frame = usize;
-    /// fn entry(&self, call: Entry<'_, usize>) -> Option<usize> {
-    ///     if let Some(parent) = call.parent() {
-    ///         parent.set(7);
-    ///     }
-    ///     Some(call.func())
-    /// }
-    /// # fn exit(&self, _: Exit<'_, usize>, data: usize) { see(data); }
-    /// # }
-    /// # FGRAPH.register(&MINE)?;
-    /// let outer = FGRAPH.scope(0x1000, 0);
-    /// drop(FGRAPH.scope(0x2000, 0));
-    /// drop(outer);
+    #[doc = example_parent!("parent.set(7);")]
     /// assert_eq!(seen(), [0x2000, 7]);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[inline]
     pub fn set(&self, data: F) {
@@ -143,22 +101,8 @@ impl<F: FrameData> Parent<'_, F> {
     /// # Example
     ///
     /// ```
-    #[doc = example_callback!()]
-    /// # impl Callback for Mine { type Frame = usize;
-    /// fn entry(&self, call: Entry<'_, usize>) -> Option<usize> {
-    ///     if let Some(parent) = call.parent() {
-    ///         see(parent.add(0, 5).unwrap_or(0));
-    ///     }
-    ///     Some(call.func())
-    /// }
-    /// # fn exit(&self, _: Exit<'_, usize>, data: usize) { see(data); }
-    /// # }
-    /// # FGRAPH.register(&MINE)?;
-    /// let outer = FGRAPH.scope(0x1000, 0);
-    /// drop(FGRAPH.scope(0x2000, 0));
-    /// drop(outer);
+    #[doc = example_parent!("see(parent.add(0, 5).unwrap_or(0));")]
     /// assert_eq!(seen(), [0x1000, 0x2000, 0x1005]);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[inline]
     pub fn add(&self, word: usize, by: usize) -> Option<usize> {

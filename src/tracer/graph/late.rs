@@ -39,21 +39,13 @@ use crate::{Cause, Entry};
 /// ```
 /// use fgraph::tracer::filter::MinDuration;
 /// use fgraph::tracer::{Buffer, Full, Graph, LateGraph, Record};
-/// # use fgraph::{Fgraph, Platform, RetStack};
-/// # static STACK: RetStack = RetStack::new();
-/// # struct Kernel;
-/// # // SAFETY: one CPU, one task.
-/// # unsafe impl Platform for Kernel {
-/// #     fn current<R>(f: impl FnOnce(&RetStack) -> R) -> Option<R> { Some(f(&STACK)) }
-/// #     fn clock() -> u64 { 0 }
-/// # }
+#[doc = example_kernel!()]
 ///
 /// static RECORDS: [Record; 4096] = [const { Record::new() }; 4096];
 /// static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
 /// static SLOW: MinDuration<Kernel, LateGraph<Kernel>> =
 ///     MinDuration::new(Graph::new(&BUFFERS).late(), 1_000_000);
 ///
-/// static FGRAPH: Fgraph<Kernel> = Fgraph::new();
 /// FGRAPH.register(&SLOW)?;
 /// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```

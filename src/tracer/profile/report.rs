@@ -16,23 +16,10 @@ use crate::tracer::{Scale, Symbols};
 /// # Example
 ///
 /// ```
-/// # use fgraph::tracer::Profile;
-/// # use fgraph::tracer::profile::{Order, Row, Summary};
-#[doc = example_kernel!()]
-///
-/// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
-/// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-/// # FGRAPH.register(&PROFILE)?;
-/// # drop(FGRAPH.scope(0x2000, 0));
-/// # drop(FGRAPH.scope(0x2000, 0));
-/// # let outer = FGRAPH.scope(0x1000, 0);
-/// # drop(FGRAPH.scope(0x2000, 0));
-/// # drop(outer);
-/// // 0x2000 was called three times, once of them by 0x1000.
+#[doc = example_profile!()]
 /// let mut scratch = [Summary::default(); 8];
 /// let most_called = PROFILE.report(Order::Hits, &mut scratch);
 /// assert_eq!(most_called.lines()[0].func, 0x2000);
-/// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
@@ -72,19 +59,7 @@ impl Order {
 /// # Example
 ///
 /// ```
-/// # use fgraph::tracer::Profile;
-/// # use fgraph::tracer::profile::{Order, Row, Summary};
-#[doc = example_kernel!()]
-///
-/// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
-/// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-/// # FGRAPH.register(&PROFILE)?;
-/// # drop(FGRAPH.scope(0x2000, 0));
-/// # drop(FGRAPH.scope(0x2000, 0));
-/// # let outer = FGRAPH.scope(0x1000, 0);
-/// # drop(FGRAPH.scope(0x2000, 0));
-/// # drop(outer);
-/// // 0x2000 was called three times, once of them by 0x1000.
+#[doc = example_profile!()]
 /// let mut scratch = [Summary::default(); 8];
 /// let report = PROFILE.report(Order::Own, &mut scratch);
 /// assert_eq!(
@@ -95,7 +70,6 @@ impl Order {
 ///    1     3.000    2.000       3.000   3.000   3.000  0x1000
 /// "
 /// );
-/// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a, S = ()> {
@@ -115,24 +89,11 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::tracer::Profile;
-    /// # use fgraph::tracer::profile::{Order, Row, Summary};
-    #[doc = example_kernel!()]
-    ///
-    /// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
-    /// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-    /// # FGRAPH.register(&PROFILE)?;
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # let outer = FGRAPH.scope(0x1000, 0);
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # drop(outer);
-    /// // 0x2000 was called three times, once of them by 0x1000.
+    #[doc = example_profile!()]
     /// // The first alone.
     /// let mut scratch = [Summary::default(); 1];
     /// let report = PROFILE.report(Order::Hits, &mut scratch);
     /// assert_eq!(report.lines().len(), 1);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn report<'a>(&self, order: Order, scratch: &'a mut [Summary]) -> Report<'a> {
@@ -175,19 +136,7 @@ impl<'a, S> Report<'a, S> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::tracer::Profile;
-    /// # use fgraph::tracer::profile::{Order, Row, Summary};
-    #[doc = example_kernel!()]
-    ///
-    /// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
-    /// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-    /// # FGRAPH.register(&PROFILE)?;
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # let outer = FGRAPH.scope(0x1000, 0);
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # drop(outer);
-    /// // 0x2000 was called three times, once of them by 0x1000.
+    #[doc = example_profile!()]
     /// # use fgraph::tracer::{Symbol, Symbols};
     /// struct Names;
     ///
@@ -200,7 +149,6 @@ impl<'a, S> Report<'a, S> {
     /// let mut scratch = [Summary::default(); 8];
     /// let report = PROFILE.report(Order::Hits, &mut scratch).symbols(Names);
     /// assert!(report.to_string().lines().nth(1).unwrap().ends_with("  check"));
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn symbols<T: Symbols>(self, symbols: T) -> Report<'a, T> {
@@ -229,26 +177,13 @@ impl<'a, S> Report<'a, S> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::tracer::Profile;
-    /// # use fgraph::tracer::profile::{Order, Row, Summary};
-    #[doc = example_kernel!()]
-    ///
-    /// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
-    /// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-    /// # FGRAPH.register(&PROFILE)?;
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # let outer = FGRAPH.scope(0x1000, 0);
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # drop(outer);
-    /// // 0x2000 was called three times, once of them by 0x1000.
+    #[doc = example_profile!()]
     /// # use fgraph::tracer::Scale;
     /// // A clock of 500 MHz.
     /// let scale = Scale::new(1, 2).unwrap();
     /// let mut scratch = [Summary::default(); 8];
     /// let report = PROFILE.report(Order::Hits, &mut scratch).scale(scale);
     /// assert!(report.to_string().contains("6.000"));
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn scale(self, scale: Scale) -> Self {
@@ -260,24 +195,11 @@ impl<'a, S> Report<'a, S> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::tracer::Profile;
-    /// # use fgraph::tracer::profile::{Order, Row, Summary};
-    #[doc = example_kernel!()]
-    ///
-    /// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
-    /// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-    /// # FGRAPH.register(&PROFILE)?;
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # let outer = FGRAPH.scope(0x1000, 0);
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # drop(outer);
-    /// // 0x2000 was called three times, once of them by 0x1000.
+    #[doc = example_profile!()]
     /// let mut scratch = [Summary::default(); 8];
     /// let report = PROFILE.report(Order::Own, &mut scratch);
     /// let own = report.lines().iter().map(|line| line.own);
     /// assert_eq!(own.collect::<Vec<_>>(), [3000, 2000]);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn lines(&self) -> &'a [Summary] {
@@ -290,24 +212,11 @@ impl<'a, S> Report<'a, S> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::tracer::Profile;
-    /// # use fgraph::tracer::profile::{Order, Row, Summary};
-    #[doc = example_kernel!()]
-    ///
-    /// # static ROWS: [Row; 64] = [const { Row::new() }; 64];
-    /// # static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-    /// # FGRAPH.register(&PROFILE)?;
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # let outer = FGRAPH.scope(0x1000, 0);
-    /// # drop(FGRAPH.scope(0x2000, 0));
-    /// # drop(outer);
-    /// // 0x2000 was called three times, once of them by 0x1000.
+    #[doc = example_profile!()]
     /// let mut scratch = [Summary::default(); 1];
     /// let report = PROFILE.report(Order::Hits, &mut scratch);
     /// let (functions, together) = report.hidden();
     /// assert_eq!((functions, together.own), (1, 2000));
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn hidden(&self) -> (usize, &Summary) {
@@ -433,19 +342,11 @@ impl<const BUCKETS: usize> Histogram<BUCKETS> {
     /// # Example
     ///
     /// ```
-    /// use fgraph::tracer::{Profile, Scale};
-    /// use fgraph::tracer::profile::{Histogram, Row};
-    #[doc = example_kernel!()]
-    ///
-    /// static ROWS: [Row; 64] = [const { Row::new() }; 64];
-    /// static PROFILE: Profile<Kernel> = Profile::new(&ROWS);
-    /// FGRAPH.register(&PROFILE)?;
-    ///
-    /// drop(FGRAPH.scope(0x1000, 0));
-    /// let buckets = PROFILE.histogram(0x1000).unwrap();
+    /// use fgraph::tracer::{Scale, profile::Histogram};
+    #[doc = example_profile!()]
+    /// let buckets = PROFILE.histogram(0x2000).unwrap();
     /// let drawn = Histogram::new(buckets, Scale::NANOSECONDS).to_string();
     /// assert_eq!(drawn.lines().count(), 2);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn new(buckets: [u64; BUCKETS], scale: Scale) -> Self {

@@ -192,21 +192,11 @@ impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
     /// # Example
     ///
     /// ```
-    /// use fgraph::tracer::filter::Predicate;
-    /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    ///
-    /// static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// static WORST: MaxLatency<Kernel, Predicate, 16> =
-    ///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// FGRAPH.register(&WORST)?;
-    ///
-    /// CLOCK.store(5000, std::sync::atomic::Ordering::Relaxed);
+    #[doc = example_worst!()]
     /// let scope = FGRAPH.scope(0x1000, 0);
     /// CLOCK.store(0, std::sync::atomic::Ordering::Relaxed);
     /// drop(scope);
     /// assert_eq!(WORST.backwards(), 1);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn backwards(&self) -> u32 {
@@ -220,20 +210,10 @@ impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
     /// # Example
     ///
     /// ```
-    /// use fgraph::tracer::filter::Predicate;
-    /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    ///
-    /// static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// static WORST: MaxLatency<Kernel, Predicate, 16> =
-    ///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// FGRAPH.register(&WORST)?;
-    ///
-    /// drop(FGRAPH.scope(0x1000, 0));
+    #[doc = example_worst!()]
     /// let worst = WORST.worst().unwrap();
     /// assert_eq!(worst.score(), 1000);
     /// assert!(WORST.worst().is_none(), "one reader at a time");
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn worst(&self) -> Option<WorstTree<'_, CALLS>> {
@@ -247,19 +227,9 @@ impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
     /// # Example
     ///
     /// ```
-    /// use fgraph::tracer::filter::Predicate;
-    /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    ///
-    /// static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// static WORST: MaxLatency<Kernel, Predicate, 16> =
-    ///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// FGRAPH.register(&WORST)?;
-    ///
-    /// drop(FGRAPH.scope(0x1000, 0));
+    #[doc = example_worst!()]
     /// WORST.clear();
     /// assert!(WORST.worst().is_none());
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     pub fn clear(&self) {
         if let Some(tree) = self.exchange(|worst| (worst != 0).then_some(0))
@@ -276,15 +246,7 @@ impl<P: Platform, F: Filter, const CALLS: usize> MaxLatency<P, F, CALLS> {
     /// # Example
     ///
     /// ```
-    /// use fgraph::tracer::filter::Predicate;
-    /// use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    ///
-    /// static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// static WORST: MaxLatency<Kernel, Predicate, 16> =
-    ///     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// let id = FGRAPH.register(&WORST)?;
-    ///
+    #[doc = example_worst!()]
     /// std::mem::forget(FGRAPH.scope(0x1000, 0));
     /// FGRAPH.unregister(id)?;
     /// // The call that will not tell its end had a tree.

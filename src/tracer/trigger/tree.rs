@@ -209,21 +209,11 @@ impl<const CALLS: usize> Tree<CALLS> {
 /// # Example
 ///
 /// ```
-/// # use fgraph::tracer::filter::Predicate;
-/// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-#[doc = example_kernel!()]
-/// #
-/// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-/// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-/// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-/// # FGRAPH.register(&WORST)?;
-/// # drop(FGRAPH.scope(0x1000, 0));
-/// // A call of 0x1000 took 1,000 ticks.
+#[doc = example_worst!()]
 /// let worst = WORST.worst().unwrap();
 /// let call = worst.calls().next().unwrap();
 /// assert_eq!((call.func, call.depth, call.duration), (0x1000, 0, 1000));
 /// assert_eq!(call.cause, Some(fgraph::Cause::Returned));
-/// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeCall {
@@ -253,22 +243,12 @@ pub struct TreeCall {
 /// # Example
 ///
 /// ```
-/// # use fgraph::tracer::filter::Predicate;
-/// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-#[doc = example_kernel!()]
-/// #
-/// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-/// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-/// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-/// # FGRAPH.register(&WORST)?;
-/// # drop(FGRAPH.scope(0x1000, 0));
-/// // A call of 0x1000 took 1,000 ticks.
+#[doc = example_worst!()]
 /// let worst = WORST.worst().unwrap();
 /// for call in worst.calls() {
 ///     println!("{:1$}{2:#x}", "", 2 * call.depth, call.func);
 /// }
 /// assert_eq!(worst.calls().count(), 1);
-/// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct TreeCalls<'a> {

@@ -46,22 +46,12 @@ pub(super) trait Owner<const CALLS: usize> {
 /// # Example
 ///
 /// ```
-/// # use fgraph::tracer::filter::Predicate;
-/// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-#[doc = example_kernel!()]
-/// #
-/// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-/// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-/// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-/// # FGRAPH.register(&WORST)?;
-/// # drop(FGRAPH.scope(0x1000, 0));
-/// // A call of 0x1000 took 1,000 ticks.
+#[doc = example_worst!()]
 /// {
 ///     let worst = WORST.worst().unwrap();
 ///     print!("{}", worst.display((), fgraph::tracer::Scale::NANOSECONDS));
 /// }
 /// assert!(WORST.worst().is_some(), "it was put back");
-/// # Ok::<(), fgraph::fgraph::RegisterError>(())
 /// ```
 pub struct WorstTree<'a, const CALLS: usize> {
     pub(super) tree: &'a Tree<CALLS>,
@@ -90,19 +80,9 @@ impl<const CALLS: usize> WorstTree<'_, CALLS> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::tracer::filter::Predicate;
-    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    /// #
-    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// # FGRAPH.register(&WORST)?;
-    /// # drop(FGRAPH.scope(0x1000, 0));
-    /// // A call of 0x1000 took 1,000 ticks.
+    #[doc = example_worst!()]
     /// let worst = WORST.worst().unwrap();
     /// assert_eq!(worst.score(), 1000);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn score(&self) -> u64 {
@@ -114,19 +94,9 @@ impl<const CALLS: usize> WorstTree<'_, CALLS> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::tracer::filter::Predicate;
-    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    /// #
-    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// # FGRAPH.register(&WORST)?;
-    /// # drop(FGRAPH.scope(0x1000, 0));
-    /// // A call of 0x1000 took 1,000 ticks.
+    #[doc = example_worst!()]
     /// let worst = WORST.worst().unwrap();
     /// assert_eq!(worst.task(), Kernel::task());
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn task(&self) -> usize {
@@ -139,19 +109,9 @@ impl<const CALLS: usize> WorstTree<'_, CALLS> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::tracer::filter::Predicate;
-    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    /// #
-    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// # FGRAPH.register(&WORST)?;
-    /// # drop(FGRAPH.scope(0x1000, 0));
-    /// // A call of 0x1000 took 1,000 ticks.
+    #[doc = example_worst!()]
     /// let worst = WORST.worst().unwrap();
     /// assert_eq!(worst.lost(), 0);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn lost(&self) -> u32 {
@@ -163,20 +123,10 @@ impl<const CALLS: usize> WorstTree<'_, CALLS> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::tracer::filter::Predicate;
-    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    /// #
-    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// # FGRAPH.register(&WORST)?;
-    /// # drop(FGRAPH.scope(0x1000, 0));
-    /// // A call of 0x1000 took 1,000 ticks.
+    #[doc = example_worst!()]
     /// let worst = WORST.worst().unwrap();
     /// let funcs = worst.calls().map(|call| call.func);
     /// assert_eq!(funcs.collect::<Vec<_>>(), [0x1000]);
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     #[must_use]
     pub fn calls(&self) -> TreeCalls<'_> {
@@ -189,20 +139,10 @@ impl<const CALLS: usize> WorstTree<'_, CALLS> {
     /// # Example
     ///
     /// ```
-    /// # use fgraph::tracer::filter::Predicate;
-    /// # use fgraph::tracer::trigger::{MaxLatency, Measure, Tree};
-    #[doc = example_kernel!()]
-    /// #
-    /// # static TREES: [Tree<16>; 3] = [const { Tree::new() }; 3];
-    /// # static WORST: MaxLatency<Kernel, Predicate, 16> =
-    /// #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
-    /// # FGRAPH.register(&WORST)?;
-    /// # drop(FGRAPH.scope(0x1000, 0));
-    /// // A call of 0x1000 took 1,000 ticks.
+    #[doc = example_worst!()]
     /// let worst = WORST.worst().unwrap();
     /// let scale = fgraph::tracer::Scale::NANOSECONDS;
     /// assert_eq!(worst.display((), scale).to_string(), "1.000 us  0x1000\n");
-    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
     /// ```
     pub fn display<S: Symbols>(&self, symbols: S, scale: Scale) -> impl fmt::Display {
         Shown {
