@@ -349,12 +349,24 @@ pub trait Callback: Sync + 'static {
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub enum Cause {
     /// It returned.
-    Returned,
+    Returned = 0,
     /// It was jumped over by a `longjmp` or a panic, or its return slot was
     /// restored.
-    Unwound,
+    Unwound = 1,
     /// Its task ended inside it.
-    TaskExit,
+    TaskExit = 2,
+}
+
+impl Cause {
+    /// The cause whose discriminant this is; the highest for none.
+    pub(crate) const fn from_code(code: usize) -> Self {
+        match code {
+            0 => Self::Returned,
+            1 => Self::Unwound,
+            _ => Self::TaskExit,
+        }
+    }
 }

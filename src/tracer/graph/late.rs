@@ -87,12 +87,7 @@ impl FrameData for LateFrame {
         Self {
             written,
             depth: u16::from_le_bytes([low, high]),
-            context: match context {
-                0 => Context::Task,
-                1 => Context::SoftInterrupt,
-                2 => Context::Interrupt,
-                _ => Context::Nmi,
-            },
+            context: Context::from_code(context.into()),
             time,
             slept,
         }

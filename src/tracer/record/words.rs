@@ -295,12 +295,7 @@ impl Content {
     /// A call ends that has a record of its own for its begin.
     #[inline(always)]
     pub(crate) fn exit(stamp: &Stamp, func: usize, ticks: u64, cause: Cause) -> Self {
-        let tail = match cause {
-            Cause::Returned => 0,
-            Cause::Unwound => 1,
-            Cause::TaskExit => 2,
-        };
-        let words = |word| [word, low(stamp.time), stamp.word(tail)];
+        let words = |word| [word, low(stamp.time), stamp.word(cause as u32)];
         match near_distance(func) {
             Some(distance) if ticks <= REST.max() as u64 && stamp.depth as u32 <= DEPTH.max() => {
                 Self {
@@ -391,11 +386,7 @@ impl Read {
         };
         let near = near_address(word);
         let context = Context::from_code(TAIL.get(rest) as usize);
-        let cause = match TAIL.get(rest) {
-            0 => Cause::Returned,
-            1 => Cause::Unwound,
-            _ => Cause::TaskExit,
-        };
+        let cause = Cause::from_code(TAIL.get(rest) as usize);
         Some(match KIND.get(state) {
             ENTRY => Self::Entry {
                 stamp: stamp(true),

@@ -45,7 +45,7 @@ pub(super) struct Place {
     /// The place of the call around it.
     parent: AtomicUsize,
     depth: AtomicUsize,
-    /// [`RUNNING`], or what [`ending`] says.
+    /// [`RUNNING`], or one more than the cause of its end.
     ending: AtomicUsize,
     context: AtomicUsize,
     start: Sum,
@@ -54,14 +54,6 @@ pub(super) struct Place {
 
 /// `ending` of a call that runs.
 const RUNNING: usize = 0;
-
-const fn ending(cause: Cause) -> usize {
-    match cause {
-        Cause::Returned => 1,
-        Cause::Unwound => 2,
-        Cause::TaskExit => 3,
-    }
-}
 
 impl Place {
     const fn new() -> Self {
@@ -102,7 +94,7 @@ impl Place {
     /// It ends.
     pub(super) fn end(&self, duration: u64, cause: Cause) {
         self.duration.set(duration);
-        self.ending.store(ending(cause), Ordering::Relaxed);
+        self.ending.store(cause as usize + 1, Ordering::Relaxed);
     }
 
     pub(super) fn start(&self) -> u64 {
@@ -115,12 +107,6 @@ impl Place {
 
     fn call(&self) -> TreeCall {
         let get = |word: &AtomicUsize| word.load(Ordering::Relaxed);
-        let cause = match get(&self.ending) {
-            1 => Some(Cause::Returned),
-            2 => Some(Cause::Unwound),
-            3 => Some(Cause::TaskExit),
-            _ => None,
-        };
         TreeCall {
             func: get(&self.func),
             caller: get(&self.caller),
@@ -128,7 +114,7 @@ impl Place {
             context: Context::from_code(get(&self.context)),
             start: self.start.get(),
             duration: self.duration.get(),
-            cause,
+            cause: get(&self.ending).checked_sub(1).map(Cause::from_code),
         }
     }
 }
