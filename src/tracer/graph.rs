@@ -41,13 +41,6 @@ bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Recorded: u8 {
         /// The return value, where the hook has it.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::tracer::Recorded;
-        /// assert!(!Recorded::default().contains(Recorded::RETURN_VALUE), "on demand");
-        /// ```
         const RETURN_VALUE = 1;
         /// Durations without the time that the task was switched out, as
         /// [`Fgraph::switch`](crate::Fgraph::switch) tells it.
@@ -55,20 +48,22 @@ bitflags! {
         /// # Example
         ///
         /// ```
-        /// use fgraph::tracer::{Graph, Recorded};
-        #[doc = example_calls!()]
+        /// use fgraph::tracer::{Event, Graph, Recorded};
+        #[doc = example_trace!()]
+        ///
         /// static AWAKE: Graph<Kernel> = Graph::new(&BUFFERS).recorded(Recorded::WITHOUT_SLEEP);
-        /// # static ONLY: fgraph::Fgraph<Kernel> = fgraph::Fgraph::new();
-        /// # ONLY.register(&AWAKE).unwrap();
-        /// # let scope = ONLY.scope(check as fn() as usize, 0);
-        /// # ONLY.switch(Some(&STACK), None);
-        /// # ONLY.switch(None, Some(&STACK));
-        /// # drop(scope);
-        /// # let (mut cursors, mut open) = ([fgraph::tracer::Cursor::new()], [fgraph::tracer::Open::new(); 16]);
-        /// # let scale = fgraph::tracer::Scale::NANOSECONDS;
-        /// # let trace = fgraph::tracer::Trace::whole(&BUFFERS, scale, &mut cursors, &mut open).unwrap();
-        /// # let Some(fgraph::tracer::Event::Leaf(_, end) | fgraph::tracer::Event::End(_, end)) = trace.last() else { panic!() };
-        /// # assert_eq!(end.duration, 2000);
+        /// # {
+        /// # static FGRAPH: fgraph::Fgraph<Kernel> = fgraph::Fgraph::new();
+        /// FGRAPH.register(&AWAKE)?;
+        /// let scope = FGRAPH.scope(check as fn() as usize, 0);
+        /// // The task is switched out for 1,000 ticks, of 3,000.
+        /// FGRAPH.switch(Some(&STACK), None);
+        /// FGRAPH.switch(None, Some(&STACK));
+        /// drop(scope);
+        /// let Some(Event::Leaf(_, end) | Event::End(_, end)) = trace.last() else { panic!() };
+        /// assert_eq!(end.duration, 2000);
+        /// # }
+        /// # Ok::<(), fgraph::fgraph::RegisterError>(())
         /// ```
         const WITHOUT_SLEEP = 2;
     }

@@ -279,44 +279,17 @@ bitflags! {
     /// let interrupts = Contexts::INTERRUPT | Contexts::NMI;
     /// assert!(interrupts.contains(Context::Nmi.into()));
     /// assert!(!interrupts.contains(Context::Task.into()));
+    /// assert_eq!(Contexts::all() - interrupts, Contexts::TASK | Contexts::SOFT_INTERRUPT);
     /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct Contexts: u8 {
         /// Tasks.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::{Context, tracer::filter::Contexts};
-        /// assert_eq!(Contexts::TASK, Context::Task.into());
-        /// ```
         const TASK = 1 << Context::Task as u8;
         /// Soft interrupts.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::{Context, tracer::filter::Contexts};
-        /// assert_eq!(Contexts::SOFT_INTERRUPT, Context::SoftInterrupt.into());
-        /// ```
         const SOFT_INTERRUPT = 1 << Context::SoftInterrupt as u8;
         /// Interrupts.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::{Context, tracer::filter::Contexts};
-        /// assert_eq!(Contexts::INTERRUPT, Context::Interrupt.into());
-        /// ```
         const INTERRUPT = 1 << Context::Interrupt as u8;
         /// Non-maskable interrupts.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// # use fgraph::{Context, tracer::filter::Contexts};
-        /// assert_eq!(Contexts::NMI, Context::Nmi.into());
-        /// ```
         const NMI = 1 << Context::Nmi as u8;
     }
 }
