@@ -49,12 +49,8 @@ pub struct Folded {
 /// # Example
 ///
 /// ```
-/// use fgraph::tracer::{Cursor, Open, Scale, Trace, folded};
-#[doc = example_calls!()]
-///
-/// let mut cursors = [const { Cursor::new() }; 1];
-/// let mut open = [const { Open::new() }; 256];
-/// let mut trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+/// use fgraph::tracer::folded;
+#[doc = example_trace!()]
 /// let mut text = String::new();
 /// folded(&mut text, &mut trace, &Names)?;
 /// assert_eq!(text, "task 7;read;check 1000\ntask 7;read 2000\n");

@@ -95,8 +95,8 @@ impl<T: ByteSink + ?Sized> ByteSink for &mut T {
 /// # Example
 ///
 /// ```
-/// use fgraph::tracer::{Buffer, ByteSink, Cursor, Full, Open, Record, Scale, Trace, fxt};
-///
+/// use fgraph::tracer::{ByteSink, fxt};
+#[doc = example_trace!()]
 /// # struct Bytes(Vec<u8>);
 /// # impl ByteSink for Bytes {
 /// #     type Error = core::convert::Infallible;
@@ -105,14 +105,8 @@ impl<T: ByteSink + ?Sized> ByteSink for &mut T {
 /// #         Ok(())
 /// #     }
 /// # }
-/// static RECORDS: [Record; 1024] = [const { Record::new() }; 1024];
-/// static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
-///
-/// let mut cursors = [const { Cursor::new() }; 1];
-/// let mut open = [const { Open::new() }; 256];
-/// let mut trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
 /// let mut bytes = Bytes(Vec::new());
-/// fxt(&mut bytes, &mut trace, &())?;
+/// fxt(&mut bytes, &mut trace, &Names)?;
 /// assert_eq!(bytes.0[..8], 0x0016547846040010_u64.to_le_bytes());
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```

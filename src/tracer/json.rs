@@ -22,12 +22,8 @@ use super::trace::{Call, End, Event, Trace};
 /// # Example
 ///
 /// ```
-/// use fgraph::tracer::{Cursor, Open, Scale, Trace, json};
-#[doc = example_calls!()]
-///
-/// let mut cursors = [const { Cursor::new() }; 1];
-/// let mut open = [const { Open::new() }; 256];
-/// let mut trace = Trace::whole(&BUFFERS, Scale::NANOSECONDS, &mut cursors, &mut open)?;
+/// use fgraph::tracer::json;
+#[doc = example_trace!()]
 /// let mut text = String::new();
 /// json(&mut text, &mut trace, &Names)?;
 /// assert_eq!(

@@ -298,12 +298,10 @@ impl<P: Platform, C> MinDuration<P, C> {
     /// ```
     /// use fgraph::tracer::Profile;
     /// use fgraph::tracer::filter::MinDuration;
-    /// use fgraph::tracer::profile::Row;
     #[doc = example_kernel!()]
     ///
-    /// static ROWS: [Row; 16] = [const { Row::new() }; 16];
     /// // Of a clock of 2.4 GHz, the ticks of 10 µs.
-    /// static SLOW: MinDuration<Kernel, Profile<Kernel>> = MinDuration::new(Profile::new(&ROWS), 24_000);
+    /// static SLOW: MinDuration<Kernel, Profile<Kernel>> = MinDuration::new(Profile::new(&[]), 24_000);
     /// # assert_eq!(SLOW.backwards(), 0);
     /// ```
     #[must_use]
@@ -323,11 +321,9 @@ impl<P: Platform, C> MinDuration<P, C> {
     /// ```
     /// use fgraph::tracer::Profile;
     /// use fgraph::tracer::filter::MinDuration;
-    /// use fgraph::tracer::profile::Row;
     #[doc = example_kernel!()]
     ///
-    /// static ROWS: [Row; 16] = [const { Row::new() }; 16];
-    /// static SLOW: MinDuration<Kernel, Profile<Kernel>> = MinDuration::new(Profile::new(&ROWS), 4000);
+    /// static SLOW: MinDuration<Kernel, Profile<Kernel>> = MinDuration::new(Profile::new(&[]), 4000);
     /// assert_eq!(SLOW.callback().summaries().count(), 0);
     /// ```
     #[must_use]
@@ -342,11 +338,9 @@ impl<P: Platform, C> MinDuration<P, C> {
     /// ```
     /// use fgraph::tracer::Profile;
     /// use fgraph::tracer::filter::MinDuration;
-    /// use fgraph::tracer::profile::Row;
     #[doc = example_kernel!()]
     ///
-    /// static ROWS: [Row; 16] = [const { Row::new() }; 16];
-    /// static SLOW: MinDuration<Kernel, Profile<Kernel>> = MinDuration::new(Profile::new(&ROWS), 4000);
+    /// static SLOW: MinDuration<Kernel, Profile<Kernel>> = MinDuration::new(Profile::new(&[]), 4000);
     ///
     /// FGRAPH.register(&SLOW)?;
     /// CLOCK.store(5000, std::sync::atomic::Ordering::Relaxed);
