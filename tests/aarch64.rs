@@ -3,7 +3,7 @@
 #![cfg(all(target_arch = "aarch64", target_os = "linux"))]
 
 #[path = "common/host.rs"]
-#[allow(dead_code, unused_imports)]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests")]
 mod host;
 
 #[path = "aarch64/functions.rs"]

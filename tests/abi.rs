@@ -13,7 +13,7 @@
 #[path = "abi/callbacks.rs"]
 mod callbacks;
 #[path = "common/host.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with the other tests")]
 mod host;
 #[path = "abi/registers.rs"]
 mod registers;

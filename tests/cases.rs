@@ -17,7 +17,7 @@
 #[path = "common/fake.rs"]
 mod fake;
 #[path = "common/host.rs"]
-#[allow(dead_code, unused_imports)]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests")]
 mod host;
 
 #[cfg(target_arch = "x86_64")]

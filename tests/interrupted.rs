@@ -16,7 +16,7 @@
 #[path = "interrupted/bench.rs"]
 mod bench;
 #[path = "common/host.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with the other tests")]
 mod host;
 #[path = "interrupted/keeper.rs"]
 mod keeper;

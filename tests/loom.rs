@@ -95,7 +95,7 @@ macro_rules! callback {
             exits: AtomicUsize,
         }
 
-        #[allow(dead_code)]
+        #[allow(dead_code, reason = "each type has what some have need of")]
         impl $name {
             fn new() -> &'static Self {
                 Box::leak(Box::new(Self {

@@ -5,7 +5,7 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "common/host.rs"]
-#[allow(dead_code, unused_imports)]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests")]
 mod host;
 #[path = "model/random.rs"]
 mod random;

@@ -4,7 +4,7 @@
 mod fake;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[path = "common/host.rs"]
-#[allow(dead_code, unused_imports)]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests")]
 mod host;
 
 use fgraph::tracer::filter::{Filtered, MinDuration, Predicate};

@@ -11,7 +11,7 @@ use fgraph::tracer::{Buffer, Cursor, Graph, Open, Record, Scale, Trace};
 use fgraph::{CallbackId, Cause, Context, Entry, Exit, Fgraph, Platform, RetStack};
 
 /// A platform that is itself neither: what is generic over it must not care.
-struct Kernel(#[allow(dead_code)] *const ());
+struct Kernel(#[allow(dead_code, reason = "its type is what matters")] *const ());
 
 // SAFETY: it has no task.
 unsafe impl Platform for Kernel {

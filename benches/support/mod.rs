@@ -1,6 +1,6 @@
 //! What the benches share: rounds that alternate between subject and baseline,
 //! medians, and one `name<TAB>value<TAB>unit` line a figure.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "none uses all of it")]
 
 use std::hint::black_box;
 use std::time::Instant;

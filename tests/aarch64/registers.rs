@@ -97,7 +97,7 @@ struct Large {
 }
 
 #[inline(never)]
-#[allow(clippy::too_many_arguments)]
+#[expect(clippy::too_many_arguments, reason = "some are passed on the stack")]
 extern "C" fn many(
     a: usize,
     b: u8,

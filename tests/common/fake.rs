@@ -6,7 +6,7 @@
 #[macro_export]
 macro_rules! kernel {
     ($name:ident) => {
-        #[allow(dead_code)]
+        #[allow(dead_code, reason = "no test uses all of it")]
         mod $name {
             use core::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
             use fgraph::fgraph::Call;

@@ -3,7 +3,7 @@
 //!
 //! Shared by the fuzz targets and by `tests/faults.rs`, which runs them on a
 //! bounded number of inputs without a fuzzer.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "a fuzz target uses one of them")]
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;

@@ -26,7 +26,7 @@ fn stack(task: usize) -> Option<&'static RetStack> {
 }
 
 /// Runs `f` with a stack of its own, outside of any world.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "for `model_hooked` alone")]
 pub fn with_current<R>(stack: &'static RetStack, f: impl FnOnce() -> R) -> R {
     STACKS.set([Some(stack), None, None]);
     environment(|e| {
@@ -169,7 +169,7 @@ pub struct Real<const N: usize> {
 
 impl<const N: usize> Real<N> {
     /// A tracer of its own.
-    #[allow(dead_code)]
+    #[allow(dead_code, reason = "for `model` alone")]
     pub fn new() -> Self {
         let owned = Box::into_raw(Box::new(Fgraph::new()));
         // SAFETY: freed by `drop`, after everything that borrows it.

@@ -147,7 +147,7 @@ impl Reference {
     }
 
     /// How many there were.
-    #[allow(dead_code)]
+    #[allow(dead_code, reason = "for `model_hooked` alone")]
     pub fn registrations(&self) -> usize {
         self.state().ids.len()
     }

@@ -6,7 +6,6 @@ use crate::graph::trace;
 use crate::state::State;
 
 #[cfg(feature = "fentry")]
-#[allow(dead_code)]
 unsafe extern "C" {
     #[link_name = "__fentry__"]
     fn hook();

@@ -5,7 +5,7 @@
 //! computed something else than it should, or was not seen as it should.
 
 #[path = "../../common/host.rs"]
-#[allow(dead_code, unused_imports)]
+#[allow(dead_code, unused_imports, reason = "shared with the other tests")]
 mod host;
 #[path = "../../common/state.rs"]
 mod state;
