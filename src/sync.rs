@@ -28,8 +28,8 @@ mod imp {
 pub(crate) use core::sync::atomic::Ordering;
 pub(crate) use imp::*;
 
-/// Adds to a counter that contexts of one CPU, or several CPUs, share. Relaxed:
-/// nothing is published by it.
+/// Adds to a counter that contexts of one CPU, or several CPUs, share. Relaxed,
+/// as all that reads such a counter: nothing is published by it.
 #[cold]
 pub(crate) fn count(counter: &AtomicU32, by: u32) {
     counter.fetch_add(by, Ordering::Relaxed);

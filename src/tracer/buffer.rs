@@ -64,11 +64,14 @@ pub struct Buffer {
     /// Where the next record probably is. Counts from 0, wraps. Relaxed: the
     /// records themselves tell what is taken.
     head: AtomicUsize,
-    /// Up to here a live reader has read.
+    /// Up to here a live reader has read. It alone writes it, and so reads it
+    /// relaxed.
     tail: AtomicUsize,
-    /// Records that found no room and are not told yet.
+    /// Records that found no room and are not told yet. Relaxed: a count, each
+    /// part of which is taken once.
     lost: AtomicU32,
-    /// The newest [`Era`].
+    /// The newest [`Era`]. Relaxed, as the next two: what a note tells is in the
+    /// note, and one that races is written once more.
     era: AtomicU32,
     /// The last task whose number was told whole.
     task: AtomicUsize,
@@ -269,7 +272,6 @@ impl Buffer {
     #[inline(always)]
     pub(super) fn keep_era(&self, time: u64) {
         let era = Era::of(time);
-        // Relaxed: one that races writes the note once more.
         if self.era.load(Ordering::Relaxed) != era.0 {
             self.change_era(era);
         }

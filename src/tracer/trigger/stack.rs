@@ -28,11 +28,13 @@ use crate::{Callback, Entry, Exit, Platform};
 pub struct Deepest<const CHAIN: usize = 32> {
     /// One more than the task's number.
     task: AtomicUsize,
-    /// The most bytes that were in use: exact, whatever interrupts.
+    /// The most bytes that were in use: exact, whatever interrupts. Relaxed:
+    /// nothing is published by it.
     used: AtomicUsize,
-    /// Bytes of the task's stack.
+    /// Bytes of the task's stack. Relaxed, as all below: `version` and its
+    /// fences tell whether they belong together.
     size: AtomicUsize,
-    /// Odd while the rest is being written.
+    /// Odd while `size` and what is below are being written.
     version: AtomicUsize,
     /// The bytes in use where the chain was taken.
     at: AtomicUsize,
@@ -432,7 +434,6 @@ impl<P: Platform, const CHAIN: usize> StackWatch<P, CHAIN> {
         };
         let used = stack.end - slot;
         // One step: an interrupt between a load and a store may be deeper.
-        // Relaxed: nothing is published by it.
         if used > place.used.load(Ordering::Relaxed)
             && place.used.fetch_max(used, Ordering::Relaxed) < used
         {

@@ -27,7 +27,8 @@ pub struct Tree<const CALLS: usize> {
     /// Not 0 while a call or a reader has it. Acquire when it is claimed and
     /// release when it is given up: what the former owner wrote comes first.
     busy: AtomicUsize,
-    /// Places taken, of `CALLS` at most.
+    /// Places taken, of `CALLS` at most. Relaxed, as all below: the tree is
+    /// passed on by `busy`, and by `worst` of its owner.
     used: AtomicUsize,
     /// Calls that found no place.
     pub(super) lost: AtomicU32,
@@ -36,8 +37,7 @@ pub struct Tree<const CALLS: usize> {
     pub(super) calls: [Place; CALLS],
 }
 
-/// One call. Relaxed, all: the tree that it is part of is passed on by `worst`
-/// and `busy`.
+/// One call. Relaxed, all, as in its tree.
 #[derive(Debug)]
 pub(super) struct Place {
     func: AtomicUsize,
