@@ -8,6 +8,7 @@ use crate::ret_stack::word::State;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// All that [`attach_local`](RetStack::attach_local) changes, as it was.
+#[must_use = "what was put aside is lost unless it is put back"]
 pub(crate) struct Aside {
     words: *mut AtomicUsize,
     state: State,

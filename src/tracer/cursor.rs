@@ -175,14 +175,6 @@ impl Cursor {
                     self.placed = true;
                 }
                 Look::Record(Read::Note {
-                    note: Note::Lost,
-                    value,
-                    ..
-                }) => {
-                    self.lost = self.lost.saturating_add(value as usize);
-                    self.position = self.position.wrapping_add(1);
-                }
-                Look::Record(Read::Note {
                     note,
                     value,
                     task,
@@ -208,31 +200,33 @@ impl Cursor {
     }
 
     fn note(&mut self, note: Note, value: u64, task: u16, key: u32) {
-        let (word, notes) = (value as usize, &mut self.notes);
+        let word = value as usize;
         match note {
             Note::Era => self.time = Era::changed(value).1.middle(),
             Note::Task => self.task = word,
-            Note::Argument(_) | Note::Function | Note::ReturnValue => {
-                if (notes.key, notes.task) != (key, task) {
-                    *notes = Notes {
-                        key,
-                        task,
-                        ..Notes::NONE
-                    };
-                }
-                match note {
-                    Note::Function => notes.func = Some(word),
-                    Note::Argument(n) => {
-                        if let Some(argument) = notes.arguments.get_mut(n) {
-                            *argument = word;
-                            notes.count = notes.count.max(n as u8 + 1);
-                        }
-                    }
-                    _ => notes.value = Some(word),
+            Note::Lost => self.lost = self.lost.saturating_add(word),
+            Note::Function => self.notes_of(task, key).func = Some(word),
+            Note::ReturnValue => self.notes_of(task, key).value = Some(word),
+            Note::Argument(n) => {
+                let notes = self.notes_of(task, key);
+                if let Some(argument) = notes.arguments.get_mut(n) {
+                    *argument = word;
+                    notes.count = notes.count.max(n as u8 + 1);
                 }
             }
-            Note::Lost => {}
         }
+    }
+
+    /// The notes for the record with this key; those for another go.
+    fn notes_of(&mut self, task: u16, key: u32) -> &mut Notes {
+        if (self.notes.key, self.notes.task) != (key, task) {
+            self.notes = Notes {
+                key,
+                task,
+                ..Notes::NONE
+            };
+        }
+        &mut self.notes
     }
 
     /// What [`peek`](Self::peek) found.

@@ -58,8 +58,8 @@ pub struct Print<'a, S: ?Sized> {
 /// CPUs whose last task is remembered: of those that share a place, the last.
 const CPUS: usize = 64;
 
-/// The CPUs in their places, and their last tasks.
-type Ran = [Option<(usize, usize)>; CPUS];
+/// In each place, a CPU and the task that it ran last.
+type LastTasks = [Option<(usize, usize)>; CPUS];
 
 const RULE: &str = " ------------------------------------------";
 
@@ -167,7 +167,7 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
         out.write_str("  FUNCTION CALLS\n")
     }
 
-    fn event(&self, out: &mut impl Write, event: &Event, ran: &mut Ran) -> fmt::Result {
+    fn event(&self, out: &mut impl Write, event: &Event, ran: &mut LastTasks) -> fmt::Result {
         let (call, end) = match event {
             &Event::Lost { cpu, records } => {
                 self.cpu(out, cpu)?;
@@ -216,7 +216,7 @@ impl<'a, S: Symbols + ?Sized> Print<'a, S> {
     }
 
     /// A separator, if the CPU ran another task before.
-    fn switch(&self, out: &mut impl Write, call: &Call, ran: &mut Ran) -> fmt::Result {
+    fn switch(&self, out: &mut impl Write, call: &Call, ran: &mut LastTasks) -> fmt::Result {
         let Some(ran) = ran.get_mut(call.cpu % CPUS) else {
             return Ok(());
         };

@@ -18,7 +18,7 @@ pub use error::TraceError;
 pub use event::{Call, End, Ending, Event};
 pub use open::Open;
 
-use open::{Raw, UnderWay};
+use open::{RawCall, UnderWay};
 
 /// A reading of all buffers: an iterator over what happened. It allocates
 /// nothing; the caller supplies a [`Cursor`] for each buffer, and an [`Open`]
@@ -334,7 +334,7 @@ impl<'a> Trace<'a> {
     /// Whether a task's innermost call has ended if this is its next record. What
     /// is deeper has; at the same depth, only this can end it, if it is not the
     /// end of a later call whose begin was lost.
-    fn proves_ended(&self, call: &Raw, cpu: usize, recorded: &WholeRecord) -> bool {
+    fn proves_ended(&self, call: &RawCall, cpu: usize, recorded: &WholeRecord) -> bool {
         let &WholeRecord { time, depth, .. } = recorded;
         match recorded.read {
             Read::Exit { func, ticks, .. } => {
@@ -405,7 +405,7 @@ impl<'a> Trace<'a> {
             };
             return Some(Event::Leaf(call, end));
         }
-        let under_way = Raw {
+        let under_way = RawCall {
             func,
             task: recorded.task,
             cpu,

@@ -20,7 +20,7 @@ use crate::tracer::record::MAX_TICKS;
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
     kind: Kind,
-    pub(super) call: Raw,
+    pub(super) call: RawCall,
     /// Nothing of the call, or task, can be earlier. Ticks.
     pub(super) until: u64,
     /// Nanoseconds in calls inside.
@@ -39,7 +39,7 @@ enum Kind {
 
 /// A call in ticks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Raw {
+pub(super) struct RawCall {
     pub(super) func: usize,
     pub(super) task: usize,
     pub(super) cpu: usize,
@@ -53,7 +53,7 @@ pub(super) struct Raw {
     pub(super) recorded: u64,
 }
 
-impl Raw {
+impl RawCall {
     /// Whether a call at `depth` in `context` interrupted this one where its
     /// tracer took it down, off the shadow stack: it lies inside, though its
     /// depth is the same.
@@ -94,7 +94,7 @@ impl Open {
     pub const fn new() -> Self {
         Self {
             kind: Kind::Free,
-            call: Raw {
+            call: RawCall {
                 func: 0,
                 task: 0,
                 cpu: 0,
@@ -144,7 +144,7 @@ impl<'a> UnderWay<'a> {
     }
 
     /// The calls of a task, the innermost first.
-    pub(super) fn of(&self, task: usize) -> impl Iterator<Item = &Raw> + '_ {
+    pub(super) fn of(&self, task: usize) -> impl Iterator<Item = &RawCall> + '_ {
         let is_it = |open: &&Open| open.is_task(task);
         let found = self.places.get(self.found).filter(is_it);
         let mut link = found
@@ -198,7 +198,7 @@ impl<'a> UnderWay<'a> {
     }
 
     /// The innermost call of the task at `place`.
-    pub(super) fn innermost(&self, place: usize) -> Option<&Raw> {
+    pub(super) fn innermost(&self, place: usize) -> Option<&RawCall> {
         let open = self.places.get(self.places.get(place)?.link)?;
         (open.kind == Kind::Call).then_some(&open.call)
     }
@@ -210,7 +210,7 @@ impl<'a> UnderWay<'a> {
     }
 
     /// A call of the task at `place` begins; `None` if there is no room.
-    pub(super) fn begin(&mut self, place: usize, call: Raw) -> Option<()> {
+    pub(super) fn begin(&mut self, place: usize, call: RawCall) -> Option<()> {
         let at = self.take_free()?;
         let task = self.places.get_mut(place)?;
         let link = core::mem::replace(&mut task.link, at);
