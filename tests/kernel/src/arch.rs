@@ -1,6 +1,7 @@
 //! What the kernel needs of a processor, and which one this build has.
 //!
-//! One folder an architecture. It supplies, by these names:
+//! One folder an architecture, beside which `stacks` has what is alike. It supplies,
+//! by these names:
 //!
 //! | name | what |
 //! | --- | --- |
@@ -11,10 +12,13 @@
 //! | `this_cpu`, `cpu_number`, `current`, `begin_current` | per-CPU data; `current` is right even if the caller is moved to another CPU meanwhile |
 //! | `prepare_stack`, `switch` | a task's first stack, and the change from one to another |
 //! | `raise_nmi`, `serialise` | an interrupt to another CPU that is not masked where others are, for [`crate::stop`]; forgetting instructions that were fetched |
-//! | `frame_pointer`, `handler_stack`, `interrupt_stack`, `TrapFrame`, `ROOTS` | where an unwinder starts, what it may read, and where it may end |
-//! | `probe`, `breakpoint`, `step_through` | reading an address that may not be mapped; the debugger's traps |
+//! | `frame_pointer`, `interrupt_stack`, `TrapFrame`, `ROOTS` | where an unwinder starts, what it may read, and where it may end |
+//! | `probe_read`, `breakpoint`, `step_through` | reading an address that may not be mapped; the debugger's traps |
 //!
 //! It calls back [`crate::trap`], when something interrupts.
+
+mod stacks;
+pub(crate) use stacks::{boot_stack, handler_stack};
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;

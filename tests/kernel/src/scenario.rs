@@ -91,7 +91,7 @@ fn task_panic(_: &Options) -> bool {
 fn fault(_: &Options) -> bool {
     let failed = AtomicUsize::new(0);
     nest(10, &|| {
-        if arch::probe(UNMAPPED).is_none() {
+        if trap::probe(UNMAPPED).is_none() {
             failed.fetch_add(1, Ordering::Relaxed);
         }
     });

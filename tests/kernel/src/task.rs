@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 
 use fgraph::RetStack;
 
-use crate::arch::{self, Boot};
+use crate::arch;
 use crate::cpu::MAX_CPUS;
 
 /// Tasks that there can be at a time, the CPUs' idle tasks not counted.
@@ -176,7 +176,7 @@ impl Task {
     /// Makes the running CPU's boot its idle task.
     pub(crate) fn begin_idle(cpu: usize) -> &'static Self {
         let task = &IDLE[cpu];
-        let (low, high) = Boot::stack(cpu);
+        let (low, high) = arch::boot_stack(cpu);
         // SAFETY: the lowest word of a stack of which little is in use.
         unsafe { (low as *mut usize).write(CANARY) };
         task.set(cpu as u32, &IDLE_PROGRAM, 0, (low, high));

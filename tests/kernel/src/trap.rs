@@ -10,7 +10,7 @@ use crate::symbols::{After, At};
 use crate::task::Cause;
 use crate::{println, sched, trace};
 
-/// Faults that were caught by `arch::probe`.
+/// Faults that were caught by [`probe`].
 pub(crate) static PROBED: AtomicUsize = AtomicUsize::new(0);
 /// Breakpoints.
 pub(crate) static BREAKPOINTS: AtomicUsize = AtomicUsize::new(0);
@@ -39,11 +39,18 @@ pub(crate) fn step(frame: &TrapFrame) {
     crate::scenario::backtraces::stepped_to(frame);
 }
 
-/// `arch::probe` read where nothing is mapped. It goes on and says so.
+/// [`probe`] read where nothing is mapped. It goes on and says so.
 #[inline(never)]
 pub(crate) fn probe_fault(frame: &TrapFrame) {
     PROBED.fetch_add(1, Ordering::Relaxed);
     backtrace::PROBED.capture(frame);
+}
+
+/// Reads a word, if the address is mapped.
+pub(crate) fn probe(address: usize) -> Option<u64> {
+    let mut value = 0;
+    // SAFETY: what is mapped may be read; nothing else is changed by it.
+    unsafe { arch::probe_read(address, &mut value) }.then_some(value)
 }
 
 /// Something read or wrote where nothing is mapped.

@@ -83,7 +83,7 @@ fn take() -> [Backtrace; 4] {
         arch::interrupts_restore(on);
     });
     nest(DEPTH, &|| {
-        let _ = core::hint::black_box(arch::probe(UNMAPPED));
+        let _ = core::hint::black_box(trap::probe(UNMAPPED));
     });
     [
         task.expect("the innermost call ran"),

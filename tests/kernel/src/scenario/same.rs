@@ -11,7 +11,7 @@ use crate::fs::{FileSystem, ROOT};
 use crate::options::Options;
 use crate::sync::Mutex;
 use crate::task::{Cause, Program};
-use crate::{arch, println, sched};
+use crate::{println, sched, trap};
 
 static FILES: Mutex<FileSystem> = Mutex::new(FileSystem::new());
 
@@ -44,7 +44,7 @@ static PROGRAMS: [(Program, Cause); 3] = [
 mod call {
     use core::hint::black_box;
 
-    use super::{Cause, UNMAPPED, arch, sched};
+    use super::{Cause, UNMAPPED, sched, trap};
 
     #[inline(never)]
     pub(super) fn twig(n: usize) -> usize {
@@ -90,7 +90,7 @@ mod call {
     /// A page fault, whose handler has traced calls too.
     #[inline(never)]
     pub(super) fn caught(n: usize) -> usize {
-        let mapped = arch::probe(UNMAPPED).is_some();
+        let mapped = trap::probe(UNMAPPED).is_some();
         black_box(twig(n)) + usize::from(mapped)
     }
 }

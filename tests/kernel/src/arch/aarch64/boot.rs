@@ -6,11 +6,9 @@ use core::mem::offset_of;
 use core::slice;
 
 use super::host;
+use crate::arch::stacks;
 use crate::cpu::{CPUS, Cpu, MAX_CPUS};
 use crate::time;
-
-/// The stack that a CPU boots on; its idle task keeps it.
-const BOOT_STACK: usize = 64 << 10;
 
 /// Where `run` has QEMU load the boot module, and before it its length.
 const MODULE: usize = 0x4300_0000;
@@ -18,7 +16,7 @@ const MODULE_LEN: usize = MODULE - size_of::<usize>();
 
 global_asm!(
     include_str!("boot.s"),
-    stack_size = const BOOT_STACK,
+    stack_size = const stacks::BOOT_STACK,
     cpus = const MAX_CPUS,
     cpu_size = const size_of::<Cpu>(),
     cpu_number = const offset_of!(Cpu, number),
@@ -32,22 +30,6 @@ extern "C" fn start(cpu: usize) -> ! {
         crate::main(&Boot(()))
     }
     crate::cpu_main()
-}
-
-/// The stack that CPU `cpu` booted on.
-fn stack(cpu: usize) -> (usize, usize) {
-    unsafe extern "C" {
-        static boot_stacks: [u8; BOOT_STACK * MAX_CPUS];
-    }
-    let low = (&raw const boot_stacks) as usize + cpu * BOOT_STACK;
-    (low, low + BOOT_STACK)
-}
-
-/// The bounds of the stack around `address`, if a CPU booted on it.
-pub(super) fn stack_around(address: usize) -> Option<(usize, usize)> {
-    (0..MAX_CPUS)
-        .map(stack)
-        .find(|&(low, high)| (low..high).contains(&address))
 }
 
 /// What the emulator hands over.
@@ -69,11 +51,6 @@ impl Boot {
             let len = (MODULE_LEN as *const usize).read();
             slice::from_raw_parts(MODULE as *const u8, len)
         }
-    }
-
-    /// The stack that this CPU runs on until it has tasks, and in its idle task.
-    pub(crate) fn stack(cpu: usize) -> (usize, usize) {
-        stack(cpu)
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use clock::{ticks, ticks_to_ns};
 pub(crate) use gic::raise_nmi;
 pub(crate) use host::{exit, put_byte};
 pub(crate) use switch::{prepare_stack, switch};
-pub(crate) use trap::{TrapFrame, breakpoint, handler_stack, interrupt_stack, probe, step_through};
+pub(crate) use trap::{TrapFrame, breakpoint, interrupt_stack, probe_read, step_through};
 
 use crate::cpu::Cpu;
 use crate::task::Task;

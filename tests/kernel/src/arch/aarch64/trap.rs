@@ -6,7 +6,7 @@ use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
-use super::{boot, clock, gic};
+use super::{clock, gic};
 use crate::cpu::{Cpu, MAX_CPUS};
 use crate::task::Task;
 use crate::{sched, trap};
@@ -138,12 +138,6 @@ pub(crate) fn interrupt_stack(address: usize) -> Option<(usize, usize)> {
     let cpu = address.checked_sub(low)? / NMI_STACK;
     let low = low + cpu * NMI_STACK;
     (cpu < MAX_CPUS).then_some((low, low + NMI_STACK))
-}
-
-/// The bounds of the stack around `address`, if it is one of those, or one that
-/// a CPU boots on.
-pub(crate) fn handler_stack(address: usize) -> Option<(usize, usize)> {
-    interrupt_stack(address).or_else(|| boot::stack_around(address))
 }
 
 /// Handles it; says whether it was the timer, so that the stub calls
@@ -289,16 +283,14 @@ pub(crate) fn step_through(f: extern "C" fn()) {
     }
 }
 
-/// Reads a word, if the address is mapped.
-pub(crate) fn probe(address: usize) -> Option<u64> {
-    let mut value = 0;
-    // SAFETY: a fault at `probe_read` goes on at `probe_failed`.
-    unsafe { probe_read(address, &mut value) }.then_some(value)
-}
-
-/// The first instruction is the one that may fault.
+/// Reads the word at `address`; false if it is not mapped. The first instruction
+/// is the one that may fault, and goes on at [`probe_failed`] then.
+///
+/// # Safety
+///
+/// Where something is mapped, it may be read.
 #[unsafe(naked)]
-unsafe extern "C" fn probe_read(address: usize, value: &mut u64) -> bool {
+pub(crate) unsafe extern "C" fn probe_read(address: usize, value: &mut u64) -> bool {
     naked_asm!("ldr x2, [x0]", "str x2, [x1]", "mov w0, #1", "ret")
 }
 

@@ -5,14 +5,12 @@ use core::ffi::CStr;
 use core::mem::offset_of;
 use core::slice;
 
+use crate::arch::stacks;
 use crate::cpu::{CPUS, Cpu, MAX_CPUS};
-
-/// The stack that a CPU boots on; its idle task keeps it.
-const BOOT_STACK: usize = 64 << 10;
 
 global_asm!(
     include_str!("boot.s"),
-    stack_size = const BOOT_STACK,
+    stack_size = const stacks::BOOT_STACK,
     cpus = const MAX_CPUS,
     cpu_size = const size_of::<Cpu>(),
     cpu_this = const offset_of!(Cpu, this),
@@ -29,22 +27,6 @@ extern "C" fn start(cpu: u32, info: *const StartInfo) -> ! {
         crate::main(&Boot(unsafe { &*info }))
     }
     crate::cpu_main()
-}
-
-/// The stack that CPU `cpu` booted on.
-fn stack(cpu: usize) -> (usize, usize) {
-    unsafe extern "C" {
-        static boot_stacks: [u8; BOOT_STACK * MAX_CPUS];
-    }
-    let low = (&raw const boot_stacks) as usize + cpu * BOOT_STACK;
-    (low, low + BOOT_STACK)
-}
-
-/// The bounds of the stack around `address`, if a CPU booted on it.
-pub(super) fn stack_around(address: usize) -> Option<(usize, usize)> {
-    (0..MAX_CPUS)
-        .map(stack)
-        .find(|&(low, high)| (low..high).contains(&address))
 }
 
 /// PVH's `hvm_start_info`, as far as it is used.
@@ -92,10 +74,5 @@ impl Boot {
             let module = &*(self.0.module_list as *const Module);
             slice::from_raw_parts(module.address as *const u8, module.size as usize)
         }
-    }
-
-    /// The stack that this CPU runs on until it has tasks, and in its idle task.
-    pub(crate) fn stack(cpu: usize) -> (usize, usize) {
-        stack(cpu)
     }
 }

@@ -5,7 +5,7 @@ use core::arch::asm;
 use core::cell::UnsafeCell;
 
 use super::apic::SPURIOUS_VECTOR;
-use super::{boot, trap};
+use super::trap;
 use crate::cpu::MAX_CPUS;
 
 pub(super) const CODE: u16 = 0x08;
@@ -141,10 +141,4 @@ pub(crate) fn interrupt_stack(address: usize) -> Option<(usize, usize)> {
         let low = low + number * STACK;
         (number < STACKS).then_some((low, low + STACK))
     })
-}
-
-/// The bounds of the stack around `address`, if it is one of those, or one that
-/// a CPU boots on.
-pub(crate) fn handler_stack(address: usize) -> Option<(usize, usize)> {
-    interrupt_stack(address).or_else(|| boot::stack_around(address))
 }

@@ -17,10 +17,10 @@ use core::sync::atomic::Ordering;
 pub(crate) use apic::raise_nmi;
 pub(crate) use boot::Boot;
 pub(crate) use clock::{ticks, ticks_to_ns};
-pub(crate) use descriptors::{handler_stack, interrupt_stack};
+pub(crate) use descriptors::interrupt_stack;
 pub(crate) use port::{exit, put_byte};
 pub(crate) use switch::{prepare_stack, switch};
-pub(crate) use trap::{TrapFrame, breakpoint, probe, step_through};
+pub(crate) use trap::{TrapFrame, breakpoint, probe_read, step_through};
 
 use crate::cpu::Cpu;
 use crate::task::Task;

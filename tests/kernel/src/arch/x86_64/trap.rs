@@ -237,16 +237,14 @@ pub(crate) fn step_through(f: extern "C" fn()) {
     }
 }
 
-/// Reads a word, if the address is mapped.
-pub(crate) fn probe(address: usize) -> Option<u64> {
-    let mut value = 0;
-    // SAFETY: a fault at `probe_read` goes on at `probe_failed`.
-    unsafe { probe_read(address, &mut value) }.then_some(value)
-}
-
-/// The first instruction is the one that may fault.
+/// Reads the word at `address`; false if it is not mapped. The first instruction
+/// is the one that may fault, and goes on at [`probe_failed`] then.
+///
+/// # Safety
+///
+/// Where something is mapped, it may be read.
 #[unsafe(naked)]
-unsafe extern "C" fn probe_read(address: usize, value: &mut u64) -> bool {
+pub(crate) unsafe extern "C" fn probe_read(address: usize, value: &mut u64) -> bool {
     naked_asm!("mov rax, [rdi]", "mov [rsi], rax", "mov eax, 1", "ret")
 }
 
