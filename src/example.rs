@@ -34,7 +34,7 @@ macro_rules! example_traced {
             r"
 # static FOLLOW: fgraph::tracer::Profile<Kernel> = fgraph::tracer::Profile::new(&[]);
 # let id = FGRAPH.register(&FOLLOW).unwrap();
-// A callback, `id`, follows all calls."
+// `FOLLOW`, registered as `id`, follows all calls."
         )
     };
 }
@@ -100,7 +100,7 @@ macro_rules! example_profile {
 # let outer = FGRAPH.scope(0x1000, 0);
 # drop(FGRAPH.scope(0x2000, 0));
 # drop(outer);
-// 0x2000 was called three times, for 1,000 ticks each, once of them by 0x1000."
+// `PROFILE` has seen one call of 0x1000 and three of 0x2000, one of these in it."
         )
     };
 }
@@ -118,7 +118,7 @@ macro_rules! example_worst {
 #     MaxLatency::new(&TREES, Predicate::new(|func| func == 0x1000), Measure::Slowest);
 # let id = FGRAPH.register(&WORST).unwrap();
 # drop(FGRAPH.scope(0x1000, 0));
-// A call of 0x1000 took 1,000 ticks."
+// `WORST`, registered as `id`, has seen a call of 0x1000: 1,000 ticks."
         )
     };
 }
