@@ -12,10 +12,18 @@ use fgraph::tracer::{
 const A: usize = 0xa0;
 const B: usize = 0xb0;
 const C: usize = 0xc0;
+const D: usize = 0xd0;
 
 /// A function close to the crate's code, which one record tells whole.
 fn near(function: usize) -> usize {
     near as fn(usize) -> usize as usize + function
+}
+
+/// Functions of this program, and one that is far from it on a 64-bit target.
+fn functions() -> [usize; 4] {
+    let code = functions as fn() -> [usize; 4] as usize;
+    let far = code ^ 1 << (34 % usize::BITS);
+    [code, code + 0x10, code + 0x20, far]
 }
 
 /// A call that was read.
