@@ -206,19 +206,12 @@ pub(crate) use self::{
 // `fgraph::hook::patch` does not exist, and `hook::absent` says so in its place.
 // Nothing else is missing.
 
-static MIDDLE: u8 = 0;
-
-/// `bytes` below [`middle`], for a static that the compiler does not take for a
-/// constant: something stores to it.
-pub(crate) const fn below_middle(bytes: usize) -> *mut () {
-    (&raw const MIDDLE).wrapping_sub(bytes).cast_mut().cast()
-}
-
 /// An address in this crate's data, and so within 2 GiB of all code in a small
 /// or kernel code model. It is hidden from the compiler: what lies 2 GiB from a
 /// symbol would be folded into a relocation that can not reach it.
 #[inline(always)]
 pub(crate) fn middle() -> usize {
+    static MIDDLE: u8 = 0;
     let middle = &raw const MIDDLE as usize;
     #[cfg(any(
         all(

@@ -3,7 +3,8 @@
 //!
 //! This module knows no callback, no architecture and no platform. What the
 //! bits of a word mean is `word`'s; words are given and taken back in `attach`,
-//! written in `view`, and read by others in `walk`.
+//! written and read in `view` and, the short way, in `near`, and read by others
+//! in `walk`.
 //!
 //! # Interruptible anywhere
 //!
@@ -34,6 +35,7 @@ mod aside;
 mod attach;
 mod ended;
 mod inline;
+mod near;
 mod slept;
 mod view;
 pub(crate) mod walk;
@@ -41,8 +43,9 @@ pub(crate) mod word;
 
 pub use attach::{AttachError, DetachError};
 pub use inline::InlineStack;
+pub(crate) use near::Near;
 use slept::Ticks;
-pub(crate) use view::{Found, Near, NotNear, View, put_data};
+pub(crate) use view::{Claim, Found, NotNear, View, put_data};
 pub use walk::{Frame, Frames};
 pub use word::{MAX_DATA_WORDS, MAX_WORDS, NEAR_WORDS, WIDE_WORDS};
 use word::{Slots, State};

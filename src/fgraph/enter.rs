@@ -7,10 +7,10 @@ use core::marker::PhantomData;
 
 use super::dispatch::Dispatch;
 use super::{Call, Cause, Fgraph, SLOTS};
-use crate::Platform;
 use crate::hook::Registers;
-use crate::ret_stack::RetStack;
 use crate::ret_stack::word::{Progress, Record, State};
+use crate::ret_stack::{Claim, RetStack, View};
+use crate::{Context, Platform};
 
 impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// A call begins. Returns whether a callback wants its return: then the
@@ -99,14 +99,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             not_sync: PhantomData,
         };
         // SAFETY: it is claimed.
-        if !unsafe {
-            stack.put_near(
-                before.resting_top(),
-                &call.record(epoch),
-                set,
-                self.table.code(),
-            )
-        } {
+        if !unsafe { stack.put_near(before.resting_top(), &call.record(epoch), set) } {
             let index = self.enter_in_doubt(
                 stack,
                 call.func,
@@ -199,8 +192,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         let context = P::context();
         let outside = |state: &State| !state.is_guarded(context as usize);
         let guarded = |state: State| state.guarded(context as usize);
-        let Ok(mut state) = stack.update_state(|state| Some(state).filter(outside).map(guarded))
-        else {
+        let Ok(state) = stack.update_state(|state| Some(state).filter(outside).map(guarded)) else {
             stack.count_recursion();
             return None;
         };
@@ -211,29 +203,8 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             slot,
             epoch,
         };
-        let data = self.table.data_words();
         let tail = tail || self.is_hooked_return(ret);
-        let claim = loop {
-            view.drop_ended();
-            // Interrupts may have come between: all is looked at anew.
-            state = stack.state().with_guards_of(state);
-            if slot != 0
-                && !state.has_claim()
-                && view.is_suspect(state, slot, P::interrupt_stack)
-                && self.end_dead(view, slot, tail, state, context)
-            {
-                continue;
-            }
-            match view.claim(guarded(state), state, context as usize, &record, set, data) {
-                Ok(Some(claim)) => break claim,
-                Ok(None) => {}
-                Err(_) => {
-                    self.overrun(stack, set, epoch);
-                    stack.set_guards_of(state);
-                    return None;
-                }
-            }
-        };
+        let (state, claim) = self.claim_in_doubt(view, state, context, &record, set, tail)?;
         let mut dispatch = Dispatch {
             stack,
             index: claim.index,
@@ -247,6 +218,45 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         // SAFETY: as in `enter_on`.
         let progress = unsafe { self.table.enter(&mut dispatch, set, epoch, claim.index + 1) };
         self.settle(&dispatch, progress).then_some(claim.index)
+    }
+
+    /// Claims room for a frame, once those that it proves dead have ended. The
+    /// guard is held above `state`. Returns the claim, and the state without it;
+    /// `None` if there is no room, and then the guard is gone.
+    fn claim_in_doubt(
+        &self,
+        view: View<'_>,
+        mut state: State,
+        context: Context,
+        record: &Record,
+        set: usize,
+        tail: bool,
+    ) -> Option<(State, Claim)> {
+        let stack = view.stack();
+        let &Record { slot, epoch, .. } = record;
+        let data = self.table.data_words();
+        loop {
+            view.drop_ended();
+            // Interrupts may have come between: all is looked at anew.
+            state = stack.state().with_guards_of(state);
+            if slot != 0
+                && !state.has_claim()
+                && view.is_suspect(state, slot, P::interrupt_stack)
+                && self.end_dead(view, slot, tail, state, context)
+            {
+                continue;
+            }
+            let guarded = state.guarded(context as usize);
+            match view.claim(guarded, state, context as usize, record, set, data) {
+                Ok(Some(claim)) => return Some((state, claim)),
+                Ok(None) => {}
+                Err(_) => {
+                    self.overrun(stack, set, epoch);
+                    stack.set_guards_of(state);
+                    return None;
+                }
+            }
+        }
     }
 
     /// The callbacks have been called for an entry: keeps the frame if one wants

@@ -120,8 +120,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             return false;
         };
         // SAFETY: as it was found.
-        let Some((newest, back)) = (unsafe { view.near_on_slot(state, slot, self.table.code()) })
-        else {
+        let Some((newest, back)) = (unsafe { view.near_on_slot(state, slot) }) else {
             return false;
         };
         // SAFETY: the caller's: the slot may be written.

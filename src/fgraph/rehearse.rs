@@ -100,16 +100,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             ..Self::rehearsed(slot)
         });
         leave(return_slot);
-        // Of a callback that keeps a word, on the slot and on another.
-        for on in [slot, slot.wrapping_sub(64)] {
-            push(on);
-            let top = stack.state().top();
-            // SAFETY: there are more words, and nobody else's frames.
-            let end = unsafe { put_data(view, top - 1, top, 0, &[0]) };
-            stack.set_state(State::EMPTY.at(end));
-            leave(return_slot);
-            stack.set_state(State::EMPTY);
-        }
+        Self::rehearse_data(stack, &leave, &push, slot)?;
         // Returns over other frames, with and without a slot of their own.
         push(slot);
         push(0);
@@ -122,6 +113,27 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             stack.set_state(State::EMPTY);
         }
         Self::rehearse_inside(stack, &enter, &leave, &push, return_slot);
+        Some(())
+    }
+
+    /// Returns where the newest frame is that of a callback that keeps a word,
+    /// on the slot and on another.
+    fn rehearse_data(
+        stack: &RetStack,
+        leave: &impl Fn(*const usize) -> usize,
+        push: &impl Fn(usize),
+        slot: usize,
+    ) -> Option<()> {
+        let view = stack.view()?;
+        for on in [slot, slot.wrapping_sub(64)] {
+            push(on);
+            let top = stack.state().top();
+            // SAFETY: there are more words, and nobody else's frames.
+            let end = unsafe { put_data(view, top - 1, top, 0, &[0]) };
+            stack.set_state(State::EMPTY.at(end));
+            leave(slot as *const usize);
+            stack.set_state(State::EMPTY);
+        }
         Some(())
     }
 

@@ -30,7 +30,7 @@ use core::ptr;
 
 use super::dispatch::{Dispatch, EntryThunk, ExitThunk, Thunks};
 use crate::Callback;
-use crate::ret_stack::word::{MAX_EPOCH, Progress, Window, near_need};
+use crate::ret_stack::word::{MAX_EPOCH, Progress, near_need};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, count, fence};
 
 /// The number of callback slots that a frame's set has room for.
@@ -59,9 +59,6 @@ pub(crate) struct Table {
     /// What a call needs that enters the short way: the words of a near frame
     /// and `data_words`, or more than there can be.
     need: AtomicUsize,
-    /// Where the code's window begins. Always the same, and kept here only
-    /// because one load is less than to compute it.
-    code: AtomicPtr<()>,
     entry: [AtomicPtr<()>; SLOTS],
     exit: [AtomicPtr<()>; SLOTS],
     object: [AtomicPtr<()>; SLOTS],
@@ -80,7 +77,6 @@ impl Table {
             epoch: AtomicUsize::new(0),
             data_words: AtomicUsize::new(0),
             need: AtomicUsize::new(near_need(0, 0)),
-            code: AtomicPtr::new(Window::code_base()),
             entry: [const { AtomicPtr::new(Thunks::VACANT_ENTRY as *mut ()) }; SLOTS],
             exit: [const { AtomicPtr::new(Thunks::VACANT_EXIT as *mut ()) }; SLOTS],
             object: [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS],
@@ -125,21 +121,12 @@ impl Table {
         self.need.load(Ordering::Relaxed)
     }
 
-    /// The window of the code.
-    #[inline(always)]
-    pub(crate) fn code(&self) -> Window {
-        Window::from_base(self.code.load(Ordering::Relaxed).addr())
-    }
-
     /// `data_words` has changed, or the epoch will: with the table's lock held.
     /// A swap, as what follows a release fence by others' swaps alone is still
     /// ordered by it.
     fn set_need(&self, epoch: usize) {
         let need = near_need(self.data_words(), epoch);
         self.need.swap(need, Ordering::Relaxed);
-        // What it is already: for a compiler, that can not be known.
-        let code = ptr::without_provenance_mut(Window::code().base());
-        self.code.store(code, Ordering::Relaxed);
     }
 
     #[inline(always)]

@@ -228,7 +228,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             let (context, state) = (P::context(), stack.state());
             let ended = stack.filled_at_rest(state).and_then(|view| {
                 // SAFETY: as it was found.
-                let newest = unsafe { view.near_scope(state, index, func, self.table.code()) }?;
+                let newest = unsafe { view.near_scope(state, index, func) }?;
                 self.end_near(view, state, newest, 0, context, None)
             });
             if ended.is_none() {

@@ -414,16 +414,6 @@ impl Window {
         Self::around(crate::arch::middle())
     }
 
-    /// Where [`code`](Self::code) begins, for a static of which this is the
-    /// initial value.
-    pub(crate) const fn code_base() -> *mut () {
-        crate::arch::below_middle(Self::REACH)
-    }
-
-    pub(crate) fn base(self) -> usize {
-        self.base
-    }
-
     #[inline(always)]
     const fn offset(self, address: usize) -> usize {
         address.wrapping_sub(self.base)
