@@ -81,113 +81,36 @@ mod golden {
             slot: BASE + 8,
             epoch: 0,
         };
+        let func = |func| Record { func, ..near };
+        let ret = |ret| Record { ret, ..near };
+        let slot = |slot| Record { slot, ..near };
+        let epoch = |epoch| Record { epoch, ..near };
+        let scope = |caller| Record {
+            slot: 0,
+            ..ret(caller)
+        };
+        let (last, beyond) = (CODE.base + 0xffff_ffff, CODE.base.wrapping_add(1 << 32));
         let cases = [
             (near, true),
-            (
-                Record {
-                    func: CODE.base - 1,
-                    ..near
-                },
-                false,
-            ),
-            (
-                Record {
-                    func: CODE.base + 0xffff_ffff,
-                    ..near
-                },
-                true,
-            ),
-            (
-                Record {
-                    func: CODE.base.wrapping_add(1 << 32),
-                    ..near
-                },
-                false,
-            ),
-            (
-                Record {
-                    ret: CODE.base - 1,
-                    ..near
-                },
-                false,
-            ),
-            (
-                Record {
-                    ret: CODE.base + 0xffff_ffff,
-                    ..near
-                },
-                true,
-            ),
-            (
-                Record {
-                    ret: CODE.base.wrapping_add(1 << 32),
-                    ..near
-                },
-                false,
-            ),
-            (
-                Record {
-                    slot: BASE + 0xffff_fff8,
-                    ..near
-                },
-                true,
-            ),
-            (
-                Record {
-                    slot: BASE + 0x1_0000_0008,
-                    ..near
-                },
-                false,
-            ),
-            (
-                Record {
-                    slot: BASE - 8,
-                    ..near
-                },
-                false,
-            ),
+            (func(CODE.base - 1), false),
+            (func(last), true),
+            (func(beyond), false),
+            (ret(CODE.base - 1), false),
+            (ret(last), true),
+            (ret(beyond), false),
+            (ret(0), false),
+            (slot(BASE + 0xffff_fff8), true),
+            (slot(BASE + 0x1_0000_0008), false),
+            (slot(BASE - 8), false),
             // Its offset is 0, which stands for "no slot".
-            (Record { slot: BASE, ..near }, false),
-            (
-                Record {
-                    slot: BASE + 4,
-                    ..near
-                },
-                false,
-            ),
+            (slot(BASE), false),
+            (slot(BASE + 4), false),
             // A scope's caller, which may be unknown, and then has that code.
-            (Record { slot: 0, ..near }, false),
-            (
-                Record {
-                    slot: 0,
-                    ret: CODE.base + 1,
-                    ..near
-                },
-                true,
-            ),
-            (
-                Record {
-                    slot: 0,
-                    ret: 0,
-                    ..near
-                },
-                true,
-            ),
-            (Record { ret: 0, ..near }, false),
-            (
-                Record {
-                    epoch: 0x1_ffff,
-                    ..near
-                },
-                true,
-            ),
-            (
-                Record {
-                    epoch: 0x2_0000,
-                    ..near
-                },
-                false,
-            ),
+            (scope(CODE.base), false),
+            (scope(CODE.base + 1), true),
+            (scope(0), true),
+            (epoch(0x1_ffff), true),
+            (epoch(0x2_0000), false),
         ];
         for (record, is_near) in cases {
             let near = record.near(0xffff, CODE, STACK);
