@@ -45,7 +45,7 @@ pub use attach::{AttachError, DetachError};
 pub use inline::InlineStack;
 pub(crate) use near::Near;
 use slept::Ticks;
-pub(crate) use view::{Claim, Found, NotNear, View, put_data};
+pub(crate) use view::{Claim, Found, NotNear, View};
 pub use walk::{Frame, Frames};
 pub use word::{MAX_DATA_WORDS, MAX_WORDS, NEAR_WORDS, WIDE_WORDS};
 use word::{Slots, State};

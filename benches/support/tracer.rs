@@ -152,7 +152,13 @@ pub mod pair {
     #[inline(never)]
     fn leave(slot: *const usize) -> usize {
         // SAFETY: entered by `pair`.
-        unsafe { FGRAPH.leave(slot as usize, None).unwrap_or(0) }
+        unsafe { FGRAPH.leave(slot as usize, None) }.unwrap_or_else(nowhere)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn nowhere() -> usize {
+        panic!("entered by `pair`, so there is a frame")
     }
 
     /// Does `pair`'s calls without a tracer behind them.

@@ -18,7 +18,7 @@ use super::table::{SLOTS, Table};
 use crate::hook::Registers;
 use crate::platform::Context;
 use crate::ret_stack::word::{self, Kind, Progress, Record, State};
-use crate::ret_stack::{Found, NotNear, RetStack, View, put_data};
+use crate::ret_stack::{Found, NotNear, RetStack, View};
 
 /// Whose call an event is: a slot's owner's, or that of a callback which the
 /// owner wraps and whose data lie behind the owner's own.
@@ -85,8 +85,7 @@ pub(crate) struct Dispatch<'a> {
     /// The stack's state without the frame.
     pub(crate) without: State,
     pub(crate) context: Context,
-    /// Why the call ends. While it begins, `Returned`; or `Unwound` once a
-    /// callback has found no room.
+    /// Why the call ends; `Returned` while it begins.
     pub(crate) cause: Cause,
     /// It belongs to the running task and its CPU: what refers to it can not be
     /// sent to another, nor shared.
@@ -128,7 +127,8 @@ impl Thunks {
     ///
     /// # Safety
     ///
-    /// `set` has a bit, and none above the slots'.
+    /// `set` has a bit, and none above the slots'. From where `progress` is, all
+    /// words are claimed that those owners may keep that were there at `epoch`.
     #[inline(always)]
     pub(crate) unsafe fn first_entry(
         dispatch: &mut Dispatch<'_>,
@@ -160,7 +160,8 @@ impl Thunks {
         if rest == 0 {
             return progress;
         }
-        // SAFETY: not empty, and part of a set.
+        // SAFETY: not empty, and part of a set; each has kept no more than was
+        // claimed for it.
         unsafe { Self::first_entry(dispatch, table, rest, epoch, progress) }
     }
 
@@ -224,12 +225,6 @@ impl Thunks {
             return unsafe { Self::vacant_entry(dispatch, table, pending, slot, epoch, progress) };
         }
         let words = <C::Frame as FrameData>::Words::LEN;
-        let stack = dispatch.stack;
-        // It has come no further than there are words.
-        if words > 0 && stack.room() - progress.position() <= words {
-            // SAFETY: as above.
-            return unsafe { Self::miss(dispatch, table, pending, slot, epoch, progress) };
-        }
         let unwound = EntryUnwound {
             dispatch: &mut *dispatch,
             table,
@@ -243,13 +238,12 @@ impl Thunks {
             Some(data) => {
                 if words > 0 {
                     let data = data.to_words();
-                    let (view, index) = (stack.view_in_use(), unwound.dispatch.index);
-                    let at = progress.position();
-                    // SAFETY: claimed, as the owner was there when the claim
-                    // was made for all owners' data, and in bounds, as checked
-                    // above; data begin behind the index word; the array's
-                    // length is 1 to 15.
-                    unsafe { put_data(view, index, at, slot, data.as_slice()) };
+                    let dispatch = &*unwound.dispatch;
+                    let (view, at) = (dispatch.view(), progress.position());
+                    // SAFETY: claimed, by whoever called the first: the owner
+                    // was there at the epoch; data begin behind the index word;
+                    // the array's length is 1 to 15.
+                    unsafe { view.put_data(dispatch.index, at, slot, data.as_slice()) };
                     progress = progress.advanced(words + 1);
                 }
             }
@@ -257,27 +251,6 @@ impl Thunks {
         }
         core::mem::forget(unwound);
         Self::next_entry(dispatch, table, pending, epoch, progress)
-    }
-
-    /// An entry's step for a callback whose data found no room. A function of
-    /// its own, so that the others need not keep anything over a call.
-    #[cold]
-    #[inline(never)]
-    unsafe fn miss(
-        dispatch: &mut Dispatch<'_>,
-        table: &Table,
-        pending: usize,
-        slot: usize,
-        epoch: usize,
-        progress: Progress,
-    ) -> Progress {
-        table.count_missed(slot);
-        if dispatch.cause == Cause::Returned {
-            // The call's first.
-            dispatch.cause = Cause::Unwound;
-            dispatch.stack.count_overrun();
-        }
-        Self::next_entry(dispatch, table, pending, epoch, progress.refusing(slot))
     }
 
     pub(crate) unsafe fn exit<C: Callback>(

@@ -113,8 +113,8 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             *place = index.unwrap_or(0);
             return index.is_some();
         }
-        // SAFETY: the set is not empty, and part of the active one; the claim
-        // has room for what all owners keep.
+        // SAFETY: the set is not empty, and part of the active one; what all
+        // owners need was read after the epoch, and claimed.
         let progress = unsafe { self.table.enter(&mut dispatch, set, epoch, claim.index + 1) };
         *place = dispatch.index;
         if let Some(end) = progress.of_all()
@@ -215,8 +215,14 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             cause: Cause::Returned,
             not_sync: PhantomData,
         };
-        // SAFETY: as in `enter_on`.
-        let progress = unsafe { self.table.enter(&mut dispatch, set, epoch, claim.index + 1) };
+        let (at, limit) = (claim.index + 1, claim.claimed.reserved());
+        let progress = if self.table.data_words() <= limit.saturating_sub(at) {
+            // SAFETY: as in `enter_on`.
+            unsafe { self.table.enter(&mut dispatch, set, epoch, at) }
+        } else {
+            // SAFETY: the set as in `enter_on`; the claim reaches to its limit.
+            unsafe { self.table.enter_tight(&mut dispatch, set, epoch, at, limit) }
+        };
         self.settle(&dispatch, progress).then_some(claim.index)
     }
 

@@ -11,8 +11,8 @@
 
 use super::{Fgraph, SLOTS};
 use crate::Platform;
+use crate::ret_stack::RetStack;
 use crate::ret_stack::word::{Record, State};
-use crate::ret_stack::{RetStack, put_data};
 
 /// Why a rehearsal did not take place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,7 +129,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             push(on);
             let top = stack.state().top();
             // SAFETY: there are more words, and nobody else's frames.
-            let end = unsafe { put_data(view, top - 1, top, 0, &[0]) };
+            let end = unsafe { view.put_data(top - 1, top, 0, &[0]) };
             stack.set_state(State::EMPTY.at(end));
             leave(slot as *const usize);
             stack.set_state(State::EMPTY);

@@ -63,10 +63,11 @@ pub(crate) struct Table {
     exit: [AtomicPtr<()>; SLOTS],
     object: [AtomicPtr<()>; SLOTS],
     since: [AtomicUsize; SLOTS],
-    /// Each owner's part of `data_words`. Under the table's lock.
+    /// Each owner's part of `data_words`. Written with the table's lock held, as
+    /// `object` is; read under it, or as `keeps` does.
     words: [AtomicUsize; SLOTS],
     /// Entries that a callback did not see, or saw without its return being
-    /// recorded, because a stack was full.
+    /// recorded, because a stack was full. Relaxed: counts order nothing.
     missed: [AtomicU32; SLOTS],
 }
 
@@ -129,18 +130,22 @@ impl Table {
         self.need.swap(need, Ordering::Relaxed);
     }
 
+    /// Relaxed: `owner` and `keeps` have a fence before it where others' words
+    /// were read; alone it orders nothing.
     #[inline(always)]
     pub(crate) fn since(&self, slot: usize) -> usize {
         self.since[slot].load(Ordering::Relaxed)
     }
 
+    /// Relaxed: a hint, unless the table's lock is held.
     pub(crate) fn is_vacant(&self, slot: usize) -> bool {
         self.since
             .get(slot)
             .is_some_and(|since| since.load(Ordering::Relaxed) == NEVER)
     }
 
-    /// Lets dispatches visit a vacant slot, whose functions refuse.
+    /// Lets dispatches visit a vacant slot, whose functions refuse. Relaxed:
+    /// nothing is published by it.
     pub(crate) fn visit_vacant(&self, slot: usize, visit: bool) {
         if visit {
             self.active.fetch_or(1 << slot, Ordering::Relaxed);
@@ -149,7 +154,8 @@ impl Table {
         }
     }
 
-    /// The function that continues an entry at the slot `at`.
+    /// The function that continues an entry at the slot `at`. Relaxed, as the
+    /// next: it finds out itself, by `owner`, whether it is still to be called.
     ///
     /// # Safety
     ///
@@ -234,6 +240,7 @@ impl Table {
             return Err(TakeError::Exhausted);
         }
         let epoch = epoch + 1;
+        // Relaxed, all of them: `since` and `epoch` publish them.
         self.missed[slot].store(0, Ordering::Relaxed);
         self.entry[slot].store(
             Thunks::entry::<C> as EntryThunk as *mut (),
@@ -261,6 +268,7 @@ impl Table {
         if slot >= SLOTS || self.since(slot) != epoch {
             return false;
         }
+        // Relaxed: `since` decides, and the fence below orders that.
         self.active.fetch_and(!(1 << slot), Ordering::Relaxed);
         self.since[slot].store(NEVER, Ordering::Relaxed);
         // Orders the end of `since` before the change of the rest; pairs with
@@ -270,7 +278,7 @@ impl Table {
     }
 
     /// Takes the departed callback's functions out of its slot. With the
-    /// table's lock held, after `vacate`.
+    /// table's lock held, after `vacate`, whose fence orders the stores.
     pub(crate) fn clear(&self, slot: usize) {
         self.entry[slot].store(Thunks::VACANT_ENTRY as *mut (), Ordering::Relaxed);
         self.exit[slot].store(Thunks::VACANT_EXIT as *mut (), Ordering::Relaxed);
@@ -292,13 +300,22 @@ impl Table {
             .map_or(0, |m| m.load(Ordering::Relaxed))
     }
 
+    /// The most words that the owner of `slot` keeps in a frame, its index word
+    /// included; `None` if it was not there at `epoch`, which was read before.
+    fn keeps(&self, slot: usize, epoch: usize) -> Option<usize> {
+        let words = self.words[slot].load(Ordering::Relaxed);
+        // As in `owner`: what was read is this owner's.
+        fence(Ordering::Acquire);
+        (self.since(slot) <= epoch).then_some(words)
+    }
+
     /// Calls the entries of the callbacks of `set`, in slot order, with the first
     /// data at `at`; returns how far it came.
     ///
     /// # Safety
     ///
-    /// `set` has a bit, and none above the slots'. What the owners keep has
-    /// been claimed from `at` on, as far as the stack has words.
+    /// `set` has a bit, and none above the slots'. From `at` on, `data_words`
+    /// are claimed, read after `epoch` was.
     #[inline(always)]
     pub(crate) unsafe fn enter(
         &self,
@@ -309,6 +326,47 @@ impl Table {
     ) -> Progress {
         // SAFETY: the caller's.
         unsafe { Thunks::first_entry(dispatch, self, set, epoch, Progress::at(at)) }
+    }
+
+    /// As [`enter`](Self::enter), where less may be claimed: up to `limit`. A
+    /// callback whose data find no room is not called and takes no part.
+    ///
+    /// # Safety
+    ///
+    /// As for [`enter`](Self::enter), but for what is claimed: the words from
+    /// `at` to `limit`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn enter_tight(
+        &self,
+        dispatch: &mut Dispatch<'_>,
+        set: usize,
+        epoch: usize,
+        at: usize,
+        limit: usize,
+    ) -> Progress {
+        let mut progress = Progress::at(at);
+        let mut overrun = false;
+        for slot in (0..SLOTS).filter(|slot| set & (1 << slot) != 0) {
+            let room = limit.saturating_sub(progress.position());
+            if self.keeps(slot, epoch).is_some_and(|words| words > room) {
+                self.count_missed(slot);
+                if !overrun {
+                    dispatch.stack.count_overrun();
+                }
+                overrun = true;
+                progress = progress.refusing(slot);
+                continue;
+            }
+            // Should this one unwind, those behind it have not been called.
+            let behind = set & (ALL_CALLBACKS << slot << 1);
+            let before = progress.refusing_all(behind);
+            // SAFETY: one of the set's bits; if its owner was there at the epoch,
+            // its data fit.
+            progress = unsafe { Thunks::first_entry(dispatch, self, 1 << slot, epoch, before) };
+            progress = progress.undecided(behind);
+        }
+        progress
     }
 
     /// Calls the exits of the callbacks of `set`, in reverse slot order, whose

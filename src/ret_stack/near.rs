@@ -86,7 +86,7 @@ impl RetStack {
                 Some(_) => {
                     let is = |words| slot.is_below(words);
                     // SAFETY: frames lie below a top.
-                    unsafe { view.near_ending_at(top, is) }.is_some()
+                    slot.may_be_code() && unsafe { view.near_ending_at(top, is) }.is_some()
                 }
             };
             if !fits {
@@ -118,6 +118,9 @@ impl View<'_> {
     #[inline(always)]
     pub(crate) unsafe fn near_on_slot(&self, state: State, slot: usize) -> Option<(Near, usize)> {
         let wanted = SlotCode::of(slot, self.stack.slots());
+        if !wanted.may_be_code() {
+            return None;
+        }
         let is = |words| wanted.is_of(words);
         // SAFETY: no frame ends above the words.
         let near = unsafe { self.near_ending_at(state.resting_top(), is) }?;

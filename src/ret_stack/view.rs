@@ -156,6 +156,32 @@ impl View<'_> {
         core::array::from_fn(|i| unsafe { self.get_unchecked(start + i) })
     }
 
+    /// Stores one callback's data and their index word at `at`, for the frame
+    /// whose index word is at `index`; returns the position above them.
+    ///
+    /// # Safety
+    ///
+    /// `index < at`, the words from there to `at + words.len()` are
+    /// claimed, and `words` are 1 to [`MAX_DATA_WORDS`](super::MAX_DATA_WORDS).
+    #[inline(always)]
+    pub(crate) unsafe fn put_data(
+        &self,
+        index: usize,
+        at: usize,
+        callback: usize,
+        words: &[usize],
+    ) -> usize {
+        for (i, &word) in words.iter().enumerate() {
+            // SAFETY: claimed, by the caller.
+            unsafe { self.set_unchecked(at + i, word) };
+        }
+        let end = at + words.len();
+        let data = word::DataIndex::new(callback, words.len(), end - index);
+        // SAFETY: as above.
+        unsafe { self.set_unchecked(end, data.word()) };
+        end + 1
+    }
+
     /// The callbacks that want the return of the frame whose callback-index
     /// word is at `index`.
     pub(crate) fn set_at(&self, index: usize) -> usize {
@@ -169,32 +195,6 @@ impl View<'_> {
         self.set(index, word);
         word::set_of(word)
     }
-}
-
-/// Stores one callback's data and its index word at `at`, for the frame whose
-/// index word is at `index`; returns the position above them.
-///
-/// # Safety
-///
-/// `index < at`, the words from there to `at + words.len()` are claimed, and
-/// `words` are 1 to [`MAX_DATA_WORDS`](super::MAX_DATA_WORDS).
-#[inline(always)]
-pub(crate) unsafe fn put_data(
-    view: View<'_>,
-    index: usize,
-    at: usize,
-    callback: usize,
-    words: &[usize],
-) -> usize {
-    for (i, &word) in words.iter().enumerate() {
-        // SAFETY: claimed, by the caller.
-        unsafe { view.set_unchecked(at + i, word) };
-    }
-    let end = at + words.len();
-    let data = word::DataIndex::new(callback, words.len(), end - index);
-    // SAFETY: as above.
-    unsafe { view.set_unchecked(end, data.word()) };
-    end + 1
 }
 
 /// A short way does not apply: a frame is wide, or a gap lies below it.

@@ -299,11 +299,17 @@ impl core::fmt::Debug for Index {
 pub(crate) struct DataIndex(usize);
 
 impl DataIndex {
-    /// `words` from 1 to [`MAX_DATA_WORDS`], and a distance within a stack.
+    /// `words` from 1 to [`MAX_DATA_WORDS`], a slot's number, and a distance
+    /// within a stack.
     #[inline(always)]
     pub(crate) const fn new(callback: usize, words: usize, distance: usize) -> Self {
-        let whose = KIND.put(KIND_DATA) | WORDS.put(words) | CALLBACK.put(callback);
-        Self(whose | distance)
+        Self(distance | Self::whose(callback, words) << CALLBACK.shift)
+    }
+
+    /// What the word has from the callback up.
+    #[inline(always)]
+    const fn whose(callback: usize, words: usize) -> usize {
+        (KIND.put(KIND_DATA) | WORDS.put(words)) >> CALLBACK.shift | callback
     }
 
     #[inline(always)]
@@ -372,8 +378,7 @@ pub(crate) const fn without(index: usize, callbacks: usize) -> usize {
 /// whatever its distance.
 #[inline(always)]
 pub(crate) const fn is_data_of(word: usize, callback: usize, words: usize) -> bool {
-    let index = DataIndex::new(callback, words, 0).word();
-    word >> CALLBACK.shift == index >> CALLBACK.shift
+    word >> CALLBACK.shift == DataIndex::whose(callback, words)
 }
 
 /// A gap word: `distance` claimed words lie below it.
@@ -518,17 +523,25 @@ impl SlotCode {
         index >> SLOT.shift == Self::NONE.0
     }
 
-    /// Whether it is the code of a slot, and these are a near frame's on it.
+    /// Whether it may be the code of a slot: if not, it is that of none.
     #[inline(always)]
-    pub(crate) const fn is_of(self, [index]: [usize; TELLING]) -> bool {
-        index >> SLOT.shift == self.0 && Self::NONE.0 < self.0
+    pub(crate) const fn may_be_code(self) -> bool {
+        // What is above the codes is in no word.
+        Self::NONE.0 < self.0
     }
 
-    /// Whether it is the code of a slot, and these are a near frame's on one
-    /// above it.
+    /// Whether these are a near frame's on the slot of this, which
+    /// [may be a code](Self::may_be_code).
+    #[inline(always)]
+    pub(crate) const fn is_of(self, [index]: [usize; TELLING]) -> bool {
+        index >> SLOT.shift == self.0
+    }
+
+    /// Whether these are a near frame's on a slot above that of this, which
+    /// [may be a code](Self::may_be_code).
     #[inline(always)]
     pub(crate) const fn is_below(self, [index]: [usize; TELLING]) -> bool {
-        index >> SLOT.shift > self.0 && Self::NONE.0 < self.0
+        index >> SLOT.shift > self.0
     }
 }
 
@@ -560,17 +573,24 @@ impl SlotCode {
         is_near(index) && slot == 0
     }
 
-    /// Whether it is the code of a slot, and these are a near frame's on it.
+    /// Whether it may be the code of a slot: if not, it is that of none.
     #[inline(always)]
-    pub(crate) const fn is_of(self, [slot, index]: [usize; TELLING]) -> bool {
-        is_near(index) && slot == self.0 && self.is_code()
+    pub(crate) const fn may_be_code(self) -> bool {
+        self.is_code()
     }
 
-    /// Whether it is the code of a slot, and these are a near frame's on one
-    /// above it.
+    /// Whether these are a near frame's on the slot of this, which
+    /// [may be a code](Self::may_be_code).
+    #[inline(always)]
+    pub(crate) const fn is_of(self, [slot, index]: [usize; TELLING]) -> bool {
+        is_near(index) && slot == self.0
+    }
+
+    /// Whether these are a near frame's on a slot above that of this, which
+    /// [may be a code](Self::may_be_code).
     #[inline(always)]
     pub(crate) const fn is_below(self, [slot, index]: [usize; TELLING]) -> bool {
-        is_near(index) && slot > self.0 && self.is_code()
+        is_near(index) && slot > self.0
     }
 }
 
@@ -928,6 +948,16 @@ impl Progress {
     #[inline(always)]
     pub(crate) const fn refusing(self, slot: usize) -> Self {
         Self(self.0 | 1 << (REFUSED.shift + slot as u32))
+    }
+
+    /// None of these callbacks takes part.
+    pub(crate) const fn refusing_all(self, set: usize) -> Self {
+        Self(self.0 | REFUSED.put(set))
+    }
+
+    /// As if none of these callbacks had refused.
+    pub(crate) const fn undecided(self, set: usize) -> Self {
+        Self(self.0 & !REFUSED.put(set))
     }
 }
 

@@ -167,8 +167,9 @@ mod golden {
             epoch: 0x1_ffff,
         };
         let near = |slot| at(slot).near(0xffff, CODE, STACK).unwrap()[1];
-        let is_below = |slot, index| SlotCode::of(slot, STACK).is_below([index]);
-        let is_of = |slot, index| SlotCode::of(slot, STACK).is_of([index]);
+        let code = |slot| Some(SlotCode::of(slot, STACK)).filter(|code| code.may_be_code());
+        let is_below = |slot, index| code(slot).is_some_and(|code| code.is_below([index]));
+        let is_of = |slot, index| code(slot).is_some_and(|code| code.is_of([index]));
         let (first, last) = (BASE + 8, BASE + 0xffff_fff8);
         for slot in [first, BASE + (1 << 31), last] {
             let index = near(slot);
