@@ -1,5 +1,8 @@
-//! How many instructions a call costs, counted exactly by callgrind. Without
-//! valgrind there is nothing to count, which is said.
+//! How many instructions a call costs, counted exactly by callgrind, and where
+//! they are. Without valgrind there is nothing to count, which is said.
+//!
+//! What a traced call takes beside its `enter` and `leave`, with what the
+//! callbacks do in them, is the stub's: nearly all for registers.
 //!
 //! The figures are compared with `benches/instructions.tsv`, which was made by
 //! the compiler that its first line names: with that compiler, a figure above
@@ -11,10 +14,16 @@ use std::process::{Command, ExitCode};
 
 mod support;
 
+use fgraph::tracer::{Buffer, Full, Graph, Record};
+use support::floor;
 use support::text::{follow, init};
-use support::tracer::{attach, pair, register};
+use support::tracer::{Bench, FGRAPH, attach, pair, register};
 
 const ALL: usize = 0xffff;
+
+static RECORDS: [Record; 1 << 10] = [const { Record::new() }; 1 << 10];
+static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
+static GRAPH: Graph<Bench> = Graph::new(&BUFFERS);
 
 /// Runs a case's loop `calls` times. The set-up costs the same for any number
 /// of calls, so that two runs' difference is the calls alone.
@@ -23,12 +32,14 @@ fn run(case: &str, calls: u64) {
     let (what, callbacks, data) = parse(case);
     // Needs a free slot.
     init();
-    let ids = match data {
-        0 => register(callbacks, ()),
-        _ => register(callbacks, 7_usize),
+    let ids = match (what, data) {
+        ("recorded", _) => vec![FGRAPH.register(&GRAPH).expect("a slot is free")],
+        (_, 0) => register(callbacks, ()),
+        (_, 1) => register(callbacks, 7_usize),
+        _ => register(callbacks, [7_usize; 2]),
     };
     match what {
-        "pair" => pair::pair(calls, ALL),
+        "pair" | "recorded" => pair::pair(calls, ALL),
         "none" => pair::pair(calls, 0),
         "empty" => pair::empty(calls),
         "call" => {
@@ -40,6 +51,10 @@ fn run(case: &str, calls: u64) {
             leaves(calls);
         }
         "off" => leaves(calls),
+        "floor" => {
+            floor::hook(&[leaf as fn(u64) -> u64 as usize], true);
+            leaves(calls);
+        }
         "plain" => {
             for n in 0..calls {
                 black_box(plain(n));
@@ -99,19 +114,38 @@ const CASES: &[&str] = &[
     "pair/cb=2/data=1",
     "pair/cb=4/data=1",
     "pair/cb=16/data=1",
+    "pair/cb=1/data=2",
+    "pair/recorded",
     "call/off",
     "call/unwanted",
+    "call/floor",
     "call/cb=1",
+    "call/cb=1/enter",
+    "call/cb=1/leave",
     "call/cb=2",
     "call/cb=16",
 ];
 
+/// A case's name may end with that of one of the hook's two functions: then only
+/// what is done inside of it counts.
+fn inside(case: &str) -> (&str, Option<&'static str>) {
+    let parts = [
+        ("/enter", "--toggle-collect=fgraph::hook::patch::enter*"),
+        ("/leave", "--toggle-collect=fgraph::hook::patch::leave*"),
+    ];
+    let mut found = parts.iter();
+    let found = found.find_map(|&(part, option)| Some((case.strip_suffix(part)?, option)));
+    found.map_or((case, None), |(case, option)| (case, Some(option)))
+}
+
 /// The instructions of this program, doing `calls` calls of a case.
 fn count(case: &str, calls: u64) -> Option<u64> {
+    let (case, inside) = inside(case);
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         // Text is patched while the program runs.
         .arg("--smc-check=all")
+        .args(inside)
         .arg(std::env::current_exe().ok()?)
         .args(["--run", case, &calls.to_string()])
         .output()
@@ -159,7 +193,7 @@ fn main() -> ExitCode {
     let mut failed = false;
     for case in CASES {
         let mut each = per_call(case);
-        if case.starts_with("call") {
+        if case.starts_with("call") && inside(case).1.is_none() {
             // Beyond the call itself.
             each -= per_call("call/plain");
         }
