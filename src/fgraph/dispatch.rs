@@ -324,17 +324,28 @@ struct EntryUnwound<'d, 'a> {
 }
 
 impl Drop for EntryUnwound<'_, '_> {
-    #[cold]
-    #[inline(never)]
+    /// In parts, so that a step has none of it in memory.
+    #[inline(always)]
     fn drop(&mut self) {
-        let dispatch = &mut *self.dispatch;
-        let asked = dispatch.view().set_at(dispatch.index);
-        let accepted = asked & !self.pending & !self.progress.refused();
-        dispatch.cause = Cause::Unwound;
-        let table = self.table;
-        table.leave(dispatch, accepted, self.epoch, self.progress.position());
-        table.give_up(dispatch, dispatch.without);
+        let (pending, progress) = (self.pending, self.progress);
+        entry_unwound(self.dispatch, self.table, pending, self.epoch, progress);
     }
+}
+
+#[cold]
+#[inline(never)]
+fn entry_unwound(
+    dispatch: &mut Dispatch<'_>,
+    table: &Table,
+    pending: usize,
+    epoch: usize,
+    progress: Progress,
+) {
+    let asked = dispatch.view().set_at(dispatch.index);
+    let accepted = asked & !pending & !progress.refused();
+    dispatch.cause = Cause::Unwound;
+    table.leave(dispatch, accepted, epoch, progress.position());
+    table.give_up(dispatch, dispatch.without);
 }
 
 /// An exit under way. Dropped only if a callback unwinds: the others get
@@ -349,13 +360,30 @@ struct ExitUnwound<'d, 'a> {
 }
 
 impl Drop for ExitUnwound<'_, '_> {
-    #[cold]
-    #[inline(never)]
+    /// As for an entry.
+    #[inline(always)]
     fn drop(&mut self) {
-        let dispatch = &mut *self.dispatch;
-        Thunks::next_exit(dispatch, self.table, self.pending, self.epoch, self.end);
-        self.table.give_up(dispatch, dispatch.without);
+        exit_unwound(
+            self.dispatch,
+            self.table,
+            self.pending,
+            self.epoch,
+            self.end,
+        );
     }
+}
+
+#[cold]
+#[inline(never)]
+fn exit_unwound(
+    dispatch: &mut Dispatch<'_>,
+    table: &Table,
+    pending: usize,
+    epoch: usize,
+    end: usize,
+) {
+    Thunks::next_exit(dispatch, table, pending, epoch, end);
+    table.give_up(dispatch, dispatch.without);
 }
 
 impl<'a> Dispatch<'a> {
@@ -376,6 +404,22 @@ impl<'a> Dispatch<'a> {
             Kind::Data(index) if index.callback() == slot => newest.saturating_sub(index.words()),
             _ => end,
         }
+    }
+
+    /// The function that was called: a short way for near frames.
+    #[inline(always)]
+    pub(crate) fn func(&self) -> usize {
+        // SAFETY: the index of a frame that is being entered or left.
+        match unsafe { self.view().near_func_at(self.index) } {
+            Ok(func) => func,
+            Err(NotNear) => self.wide_func(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wide_func(&self) -> usize {
+        self.record().func
     }
 
     /// What the frame remembers of the call.
@@ -411,7 +455,8 @@ impl<'a> Dispatch<'a> {
     #[inline(always)]
     pub(crate) fn parent(&self, table: &Table, place: Place, len: usize) -> Option<(usize, usize)> {
         let (slot, before) = (place.slot(), usize::from(place.offset));
-        match self.view().near_below(self.index) {
+        // SAFETY: the index of a frame that is being entered or left.
+        match unsafe { self.view().near_below(self.index) } {
             Ok(None) => return None,
             Ok(Some(frame)) => {
                 let takes_part = frame.set & (1 << slot) != 0
@@ -425,6 +470,13 @@ impl<'a> Dispatch<'a> {
             }
             Err(NotNear) => {}
         }
+        self.parent_otherwise(table, place, len)
+    }
+
+    /// A function of its own, so that [`parent`](Self::parent) needs no memory.
+    #[cold]
+    #[inline(never)]
+    fn parent_otherwise(&self, table: &Table, place: Place, len: usize) -> Option<(usize, usize)> {
         self.parents(table, place, len).next()
     }
 

@@ -296,31 +296,56 @@ impl View<'_> {
         found.map(|found| found.record)
     }
 
+    /// Where the near frame starts whose callback-index word is at `index`.
+    ///
+    /// # Safety
+    ///
+    /// A frame has its callback-index word there, whether near or not: what lies
+    /// below is not less than a near frame needs.
+    #[inline(always)]
+    unsafe fn near_start(&self, index: usize) -> Result<usize, NotNear> {
+        // SAFETY: in the stack, by the caller.
+        match word::is_near(unsafe { self.get_unchecked(index) }) {
+            true => Ok(index + 1 - NEAR_WORDS),
+            false => Err(NotNear),
+        }
+    }
+
+    /// The function of the near frame whose callback-index word is at `index`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`near_start`](Self::near_start).
+    #[inline(always)]
+    pub(crate) unsafe fn near_func_at(&self, index: usize) -> Result<usize, NotNear> {
+        // SAFETY: the caller's; all of a near frame lies in the stack.
+        unsafe {
+            let start = self.near_start(index)?;
+            Ok(Record::near_func(self.head_at(start), Window::code()))
+        }
+    }
+
     /// The frame below the one whose callback-index word is at `index`, if
     /// both are near and nothing lies between them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`near_start`](Self::near_start).
     #[inline(always)]
-    pub(crate) fn near_below(&self, index: usize) -> Result<Option<Found>, NotNear> {
-        let start = (index + 1).checked_sub(NEAR_WORDS);
-        let start = start.filter(|_| word::is_near(self.get(index)));
-        match start.ok_or(NotNear)? {
-            0 => Ok(None),
-            end => {
-                let is = |words: [usize; TELLING]| word::is_near(words[TELLING - 1]);
-                if end < NEAR_WORDS {
-                    return Err(NotNear);
-                }
-                // SAFETY: below `index`, where a word was found.
-                let near = unsafe { self.near_ending_at(end, is) }.ok_or(NotNear)?;
-                // SAFETY: all of a near frame lies in the stack.
-                let words = unsafe { self.head_at(near.start) };
-                Ok(Some(self.near(
-                    near.index(),
-                    words,
-                    end,
-                    self.stack.slots(),
-                )))
-            }
+    pub(crate) unsafe fn near_below(&self, index: usize) -> Result<Option<Found>, NotNear> {
+        // SAFETY: the caller's.
+        let end = unsafe { self.near_start(index) }?;
+        if end < NEAR_WORDS {
+            // There is no frame of less.
+            return Ok(None);
         }
+        let is = |words: [usize; TELLING]| word::is_near(words[TELLING - 1]);
+        // SAFETY: below `index`, where a word was found.
+        let near = unsafe { self.near_ending_at(end, is) }.ok_or(NotNear)?;
+        // SAFETY: all of a near frame lies in the stack.
+        let words = unsafe { self.head_at(near.start) };
+        let slots = self.stack.slots();
+        Ok(Some(self.near(near.index(), words, end, slots)))
     }
 
     /// The near frame whose callback-index word is at `index`.

@@ -14,7 +14,8 @@
 //! passed over, so no two writers ever hold one. Writing takes one locked
 //! instruction, on a line of the CPU's own.
 
-use super::record::{Content, Era, Holder, Note, Read, Record};
+use super::record::{Content, Era, Holder, Note, Read, Record, Stamp, key};
+use crate::Context;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 
 /// What a full buffer does.
@@ -171,6 +172,31 @@ impl Buffer {
         written
     }
 
+    /// Writes that a call begins; returns the position of its record.
+    #[inline(always)]
+    pub(super) fn write_entry(
+        &self,
+        stamp: &Stamp,
+        func: usize,
+        context: Context,
+    ) -> Option<usize> {
+        match Content::near_entry(stamp, func, context) {
+            Some(content) => self.write(&content),
+            None => self.write_far_entry(*stamp, func, context),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_far_entry(&self, stamp: Stamp, func: usize, context: Context) -> Option<usize> {
+        let (content, whole) = Content::far_entry(&stamp, func, context);
+        if !whole {
+            let key = key(stamp.time);
+            self.write(&Content::note(Note::Function, func as u64, stamp.task, key));
+        }
+        self.write(&content)
+    }
+
     #[inline(always)]
     fn try_write(&self, content: &Content) -> Option<usize> {
         let mut position = self.head.load(Ordering::Relaxed);
@@ -180,7 +206,7 @@ impl Buffer {
             }
             let (record, lap) = self.place(position)?;
             let seen = record.state();
-            if seen.holder(lap) != Holder::Free {
+            if !seen.is_free(lap) {
                 position = self.catch_up(position);
             } else if record.claim(seen, lap) {
                 self.head.store(position.wrapping_add(1), Ordering::Relaxed);

@@ -322,7 +322,7 @@ impl<P> Graph<P> {
     /// Writes the arguments, before their entry.
     #[cold]
     #[inline(never)]
-    fn write_arguments(&self, buffer: &Buffer, registers: &Registers, stamp: &Stamp) {
+    fn write_arguments(&self, buffer: &Buffer, registers: &Registers, stamp: Stamp) {
         for n in 0..self.arguments {
             if let Some(value) = registers.argument(n) {
                 let note = Note::Argument(n);
@@ -405,14 +405,9 @@ impl<P: Platform> Callback for Graph<P> {
         if self.arguments != 0
             && let Some(registers) = call.registers()
         {
-            self.write_arguments(buffer, registers, &stamp);
+            self.write_arguments(buffer, registers, stamp);
         }
-        let (content, whole) = Content::entry(&stamp, call.func(), call.context());
-        if !whole {
-            let func = call.func() as u64;
-            buffer.write(&Content::note(Note::Function, func, stamp.task, key(time)));
-        }
-        if let Some(position) = buffer.write(&content) {
+        if let Some(position) = buffer.write_entry(&stamp, call.func(), call.context()) {
             frame.cpu = u16::try_from(cpu).unwrap_or(NOWHERE);
             // The low bits are enough to find the record, and its content
             // tells whether it is the one.
@@ -447,11 +442,12 @@ impl<P: Platform> Callback for Graph<P> {
             false => None,
         };
         let leaf = call.cause() == Cause::Returned && value.is_none();
-        if leaf && usize::from(frame.cpu) == cpu {
-            let (entry, _) = Content::entry(&stamp, call.func(), call.context());
-            if buffer.close(frame.position as usize, &entry, ticks) {
-                return;
-            }
+        if leaf
+            && usize::from(frame.cpu) == cpu
+            && let Some(entry) = Content::near_entry(&stamp, call.func(), call.context())
+            && buffer.close(frame.position as usize, &entry, ticks)
+        {
+            return;
         }
         stamp.time = time;
         if self.recorded.contains(Recorded::WITHOUT_SLEEP) {

@@ -109,7 +109,7 @@ macro_rules! call_accessors {
             #[must_use]
             #[inline]
             pub fn func(&self) -> usize {
-                self.dispatch.record().func
+                self.dispatch.func()
             }
 
             /// The address to which the function returns: in its caller, also

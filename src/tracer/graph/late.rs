@@ -147,8 +147,8 @@ impl<P: Platform> LateGraph<P> {
         if frame.written == 0 {
             self.write_around(call, buffer, task);
             let leaf = call.cause() == Cause::Returned && value.is_none();
-            let (entry, _) = Content::entry(&frame.stamp(task), call.func(), frame.context);
-            if let Some(leaf) = entry.leaf(ticks).filter(|_| leaf) {
+            let entry = Content::near_entry(&frame.stamp(task), call.func(), frame.context);
+            if let Some(leaf) = entry.and_then(|e| e.leaf(ticks)).filter(|_| leaf) {
                 buffer.keep_era(frame.time);
                 buffer.write(&leaf);
                 return;
@@ -181,12 +181,7 @@ impl LateFrame {
 
 fn write_entry(buffer: &Buffer, func: usize, task: u16, frame: &LateFrame) {
     buffer.keep_era(frame.time);
-    let (content, whole) = Content::entry(&frame.stamp(task), func, frame.context);
-    if !whole {
-        let key = key(frame.time);
-        buffer.write(&Content::note(Note::Function, func as u64, task, key));
-    }
-    buffer.write(&content);
+    buffer.write_entry(&frame.stamp(task), func, frame.context);
 }
 
 impl<P: Platform> Callback for LateGraph<P> {

@@ -29,8 +29,7 @@ fn words(record: &Record) -> [u32; 4] {
 
 #[test]
 fn bits_are_where_the_drawing_says() {
-    let (content, whole) = Content::entry(&STAMP, near(0x0fed_cba0), Context::Interrupt);
-    assert!(whole);
+    let content = Content::near_entry(&STAMP, near(0x0fed_cba0), Context::Interrupt).unwrap();
     let entry = written(&content, 3);
     assert_eq!(
         words(&entry),
@@ -63,7 +62,8 @@ fn what_is_written_is_read() {
             usize::MAX,
         ] {
             let stamp = Stamp { depth, ..STAMP };
-            let (content, whole) = Content::entry(&stamp, func, Context::Nmi);
+            let (far, whole) = Content::far_entry(&stamp, func, Context::Nmi);
+            let content = Content::near_entry(&stamp, func, Context::Nmi).unwrap_or(far);
             let read = written(&content, 7).read(7);
             let Ok(Read::Entry {
                 stamp: s, func: f, ..
@@ -95,7 +95,7 @@ fn what_is_written_is_read() {
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn an_address_of_more_than_48_bits_asks_for_a_note() {
-    let (_, whole) = Content::entry(&STAMP, 0x1234_5678_9abc_def0, Context::Task);
+    let (_, whole) = Content::far_entry(&STAMP, 0x1234_5678_9abc_def0, Context::Task);
     assert!(!whole);
 }
 
@@ -111,8 +111,18 @@ fn a_record_of_another_lap_is_not_read() {
 }
 
 #[test]
+fn free_is_what_holder_says() {
+    for bits in 0..=0xff {
+        let state = State(bits);
+        for lap in 0..64 {
+            assert_eq!(state.is_free(lap), state.holder(lap) == Holder::Free);
+        }
+    }
+}
+
+#[test]
 fn an_entry_that_was_passed_stays_one() {
-    let (content, _) = Content::entry(&STAMP, near(0), Context::Task);
+    let content = Content::near_entry(&STAMP, near(0), Context::Task).unwrap();
     let record = written(&content, 0);
     assert!(record.is_open(0));
     record.freeze(0);
@@ -122,15 +132,12 @@ fn an_entry_that_was_passed_stays_one() {
 
 #[test]
 fn a_foreign_entry_is_not_closed() {
-    let (content, _) = Content::entry(&STAMP, near(0), Context::Task);
-    let (other, _) = Content::entry(
-        &Stamp {
-            time: STAMP.time + 1,
-            ..STAMP
-        },
-        near(0),
-        Context::Task,
-    );
+    let content = Content::near_entry(&STAMP, near(0), Context::Task).unwrap();
+    let later = Stamp {
+        time: STAMP.time + 1,
+        ..STAMP
+    };
+    let other = Content::near_entry(&later, near(0), Context::Task).unwrap();
     let record = written(&other, 0);
     assert!(!record.close(&content, 0, 1));
     assert!(!record.close(&other, 1, 1));

@@ -148,14 +148,31 @@ impl State {
         LAP.get(self.0) as usize
     }
 
+    /// How many laps it is ahead, or behind, as its bits tell it: half of the
+    /// numbers each.
+    #[inline(always)]
+    const fn ahead(self, lap: usize) -> u32 {
+        LAP.get(self.0.wrapping_sub(LAP.put(lap as u32)))
+    }
+
+    /// Whether one who comes to it in `lap` may claim it: as
+    /// [`holder`](Self::holder), asked alone.
+    #[inline(always)]
+    pub(crate) const fn is_free(self, lap: usize) -> bool {
+        match KIND.get(self.0) {
+            0 => true,
+            BUSY => false,
+            _ => self.ahead(lap) >= 16,
+        }
+    }
+
     #[inline(always)]
     pub(crate) const fn holder(self, lap: usize) -> Holder {
         let kind = KIND.get(self.0);
         if kind == 0 {
             return Holder::Free;
         }
-        let ahead = LAP.get(LAP.put(LAP.get(self.0).wrapping_sub(lap as u32)));
-        match (ahead, kind) {
+        match (self.ahead(lap), kind) {
             (0, BUSY) => Holder::Busy,
             (0, _) => Holder::Written,
             (1..16, _) => Holder::Ahead,
@@ -272,24 +289,30 @@ impl Content {
         })
     }
 
-    /// A call begins. False beside it: the function's address has more bits
-    /// than the record holds; a [`Note::Function`] tells it.
+    /// A call begins, of a function not far from the middle of the code, as
+    /// nearly all are.
     #[inline(always)]
-    pub(crate) fn entry(stamp: &Stamp, func: usize, context: Context) -> (Self, bool) {
-        let (word, state, whole) = match near_distance(func) {
-            Some(distance) => (distance, KIND.put(ENTRY), true),
-            None => {
-                let address = func as u64;
-                let state = KIND.put(FAR_ENTRY) | HIGH.put(high(address));
-                let told = far_address(low(address), state) == func;
-                (low(address), state, told)
-            }
-        };
-        let content = Self {
+    pub(crate) fn near_entry(stamp: &Stamp, func: usize, context: Context) -> Option<Self> {
+        let word = near_distance(func)?;
+        Some(Self::entry(stamp, word, KIND.put(ENTRY), context))
+    }
+
+    /// A call of another function begins. False beside it: the function's
+    /// address has more bits than the record holds; a [`Note::Function`] tells
+    /// it.
+    pub(crate) fn far_entry(stamp: &Stamp, func: usize, context: Context) -> (Self, bool) {
+        let address = func as u64;
+        let state = KIND.put(FAR_ENTRY) | HIGH.put(high(address));
+        let whole = far_address(low(address), state) == func;
+        (Self::entry(stamp, low(address), state, context), whole)
+    }
+
+    #[inline(always)]
+    const fn entry(stamp: &Stamp, word: u32, state: u32, context: Context) -> Self {
+        Self {
             words: [word, low(stamp.time), stamp.word(context as u32)],
             state: state | stamp.depth_high(),
-        };
-        (content, whole)
+        }
     }
 
     /// A call ends that has a record of its own for its begin.
