@@ -33,13 +33,25 @@ fn run(case: &str, calls: u64) {
     // Needs a free slot.
     init();
     let ids = match (what, data) {
-        ("recorded", _) => vec![FGRAPH.register(&GRAPH).expect("a slot is free")],
+        ("recorded" | "recorded-inside", _) => {
+            vec![FGRAPH.register(&GRAPH).expect("a slot is free")]
+        }
         (_, 0) => register(callbacks, ()),
         (_, 1) => register(callbacks, 7_usize),
         _ => register(callbacks, [7_usize; 2]),
     };
     match what {
         "pair" | "recorded" => pair::pair(calls, ALL),
+        "recorded-inside" => {
+            // Of a function in this program, as its calls are.
+            let _outer = FGRAPH.scope(run as fn(&str, u64) as usize, 0);
+            pair::pair(calls, ALL);
+        }
+        "inside" => {
+            let _outer = FGRAPH.scope(run as fn(&str, u64) as usize, 0);
+            pair::pair(calls, ALL);
+        }
+        "wide" => pair::wide(calls),
         "none" => pair::pair(calls, 0),
         "empty" => pair::empty(calls),
         "call" => {
@@ -116,6 +128,7 @@ const CASES: &[&str] = &[
     "pair/cb=16/data=1",
     "pair/cb=1/data=2",
     "pair/recorded",
+    "pair/recorded-inside",
     "call/off",
     "call/unwanted",
     "call/floor",

@@ -176,6 +176,19 @@ pub mod pair {
         }
     }
 
+    /// As [`pair`], of calls whose slot is far from the task's stack, as on a
+    /// CPU's stack for interrupts.
+    #[inline(never)]
+    pub fn wide(calls: u64) {
+        let slot = Box::leak(Box::new(pair as fn(u64, usize) as usize));
+        for _ in 0..calls {
+            let slot = black_box(&raw const *slot);
+            if enter(pair as fn(u64, usize) as usize, slot, usize::MAX) {
+                black_box(leave(slot));
+            }
+        }
+    }
+
     /// `calls` entries, each with its return if somebody wants it.
     #[inline(never)]
     pub fn pair(calls: u64, wanted: usize) {

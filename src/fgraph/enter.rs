@@ -151,7 +151,9 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         index.is_some()
     }
 
-    /// Gives the claim of the short way up first: the state was `before`.
+    /// The short way ends with its claim above `before`: the frame is wide, or the
+    /// newest one is, or a scope's, or some may be dead. Returns the position of
+    /// the frame, if there is one.
     #[cold]
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "a call in parts")]
@@ -166,8 +168,53 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         set: usize,
         before: State,
     ) -> Option<usize> {
-        self.back_out(stack, before, P::context());
-        self.enter_in_parts(stack, func, ret, slot, tail, registers, set)
+        let context = P::context();
+        // Read anew, as all below, so that the short way need not keep it.
+        let epoch = self.table.epoch();
+        let record = Record {
+            func,
+            ret,
+            slot,
+            epoch,
+        };
+        let view = stack.view_in_use();
+        match self.claim_beside(view, before, context, &record, set, tail) {
+            Some(claim) => self.enter_claimed(stack, before, claim, context, registers, set, epoch),
+            None => {
+                self.back_out(stack, before, context);
+                self.enter_in_parts(stack, func, ret, slot, tail, registers, set)
+            }
+        }
+    }
+
+    /// Claims room for a frame on a stack that was at rest, `before`, and has a
+    /// claim since then, which becomes this one. `None`, and nothing has changed,
+    /// if there is less room than a frame needs, the newest frames are not all
+    /// alive, or interrupts have left some.
+    fn claim_beside(
+        &self,
+        view: View<'_>,
+        before: State,
+        context: Context,
+        record: &Record,
+        set: usize,
+        tail: bool,
+    ) -> Option<Claim> {
+        let slot = record.slot;
+        let during = view.stack().state();
+        if !is_slot(slot) || during.top() != before.top() || view.ends_with_ended(before) {
+            return None;
+        }
+        let dead = || {
+            let tail = tail || self.is_hooked_return(record.ret);
+            view.oldest_dead(before, slot, tail, P::interrupt_stack)
+        };
+        if slot != 0 && view.is_suspect(before, slot, P::interrupt_stack) && dead().is_some() {
+            return None;
+        }
+        let data = self.table.data_words();
+        let claim = view.claim(during, before, context as usize, record, set, data);
+        claim.ok().flatten()
     }
 
     /// Returns the position of the frame, if there is one.
@@ -185,8 +232,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         set: usize,
     ) -> Option<usize> {
         let view = stack.view()?;
-        // What is not aligned can not be given its address back.
-        if !slot.is_multiple_of(size_of::<usize>()) {
+        if !is_slot(slot) {
             return None;
         }
         let context = P::context();
@@ -205,12 +251,29 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         };
         let tail = tail || self.is_hooked_return(ret);
         let (state, claim) = self.claim_in_doubt(view, state, context, &record, set, tail)?;
+        self.enter_claimed(stack, state, claim, context, registers, set, epoch)
+    }
+
+    /// Calls the entries for a frame that was written into its claim above
+    /// `without`, which was made after `epoch` was read. Returns the frame's
+    /// position, if it is kept.
+    #[expect(clippy::too_many_arguments, reason = "a dispatch in parts")]
+    fn enter_claimed(
+        &self,
+        stack: &RetStack,
+        without: State,
+        claim: Claim,
+        context: Context,
+        registers: Option<&Registers>,
+        set: usize,
+        epoch: usize,
+    ) -> Option<usize> {
         let mut dispatch = Dispatch {
             stack,
             index: claim.index,
             registers,
             during: claim.claimed,
-            without: state,
+            without,
             context,
             cause: Cause::Returned,
             not_sync: PhantomData,
@@ -289,4 +352,9 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             self.table.count_missed(slot);
         }
     }
+}
+
+/// Whether an address can be given back there: what is not aligned can not.
+fn is_slot(slot: usize) -> bool {
+    slot.is_multiple_of(size_of::<usize>())
 }

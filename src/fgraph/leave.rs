@@ -216,7 +216,20 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     ) -> Option<usize> {
         let view = stack.view()?;
         let context = P::context();
-        let mut state;
+        let is = |found: &Found| found.record.slot == slot && self.table.is_genuine(found);
+        let mut state = stack.state();
+        // A wide frame, the newest: nothing has to end before it.
+        if stack.filled_at_rest(state).is_some()
+            && let Some(newest) = view.frame_below(state.top()).filter(is)
+        {
+            let after = view.state_below(&newest, state);
+            // SAFETY: the caller's.
+            let ended =
+                unsafe { self.leave_found(view, state, after, &newest, context, registers) };
+            if ended {
+                return Some(newest.record.ret);
+            }
+        }
         loop {
             let seen = stack.state();
             state = seen;
@@ -233,24 +246,41 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 break;
             }
         }
-        let is = |found: &Found| found.record.slot == slot && self.table.is_genuine(found);
         loop {
             let (now, found) = self.end_above(view, state, context, is);
             let Some(found) = found else {
                 stack.set_guards_of(state);
                 return None;
             };
-            // SAFETY: the caller's: the slot may be written.
-            unsafe { put_back(slot, found.record.ret) };
             let after = view.state_below(&found, now.with_guards_of(state));
-            let cause = Cause::Returned;
-            if self
-                .table
-                .end_any(view, now, after, &found, context, cause, registers)
-            {
+            // SAFETY: the caller's.
+            if unsafe { self.leave_found(view, now, after, &found, context, registers) } {
                 return Some(found.record.ret);
             }
         }
+    }
+
+    /// Ends the newest frame, that of the call that returns: the state is `now`,
+    /// and `after` once it is gone. False, and no more than the slot has changed:
+    /// an interrupt came between.
+    ///
+    /// # Safety
+    ///
+    /// As for [`leave_on`](Self::leave_on), for the frame's slot.
+    unsafe fn leave_found(
+        &self,
+        view: View<'_>,
+        now: State,
+        after: State,
+        found: &Found,
+        context: Context,
+        registers: Option<&Registers>,
+    ) -> bool {
+        // SAFETY: the caller's: the slot may be written.
+        unsafe { put_back(found.record.slot, found.record.ret) };
+        let cause = Cause::Returned;
+        self.table
+            .end_any(view, now, after, found, context, cause, registers)
     }
 
     /// # Safety

@@ -23,6 +23,12 @@ impl RetStack {
 }
 
 impl View<'_> {
+    /// Whether the newest frame of `state` is of a scope that has ended.
+    pub(crate) fn ends_with_ended(&self, state: State) -> bool {
+        let newest = self.frame_below(state.top());
+        newest.is_some_and(|found| found.set == 0)
+    }
+
     /// Takes scopes that have ended off the top. They were kept because a call
     /// lay above, which has gone since.
     #[cold]
