@@ -24,6 +24,8 @@ mod keeper;
 mod left;
 #[path = "interrupted/operations.rs"]
 mod operations;
+#[path = "interrupted/owners.rs"]
+mod owners;
 #[path = "interrupted/real.rs"]
 mod real;
 #[path = "interrupted/step.rs"]
@@ -229,6 +231,16 @@ fn calls_that_interrupts_leave_behind() {
         }
     }
     let _ = writeln!(std::io::stderr(), "left behind: by {interrupts} interrupts");
+}
+
+#[test]
+fn slots_that_change_hands() {
+    let mut figures = Figures::new("slots that change hands");
+    let mut slots = [0; SLOTS];
+    let bench = &Bench::new(&mut figures, &[1], true, ROOMY, &mut slots);
+    bench.reset();
+    let (changes, seen) = owners::changed_at_each();
+    assert!(0 < seen && seen < changes, "{seen} of {changes}");
 }
 
 /// Patches the functions in assembly while `f` runs, for all callbacks.

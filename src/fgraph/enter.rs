@@ -18,7 +18,9 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// ends, and go where that says. Any context, any CPU.
     ///
     /// `wanted` is the set of callbacks that follow this function, one bit a
-    /// slot; those that are not registered take no part.
+    /// slot; those that are not registered take no part. A hook whose sets
+    /// change while calls enter sees to it that a slot gets no other owner
+    /// between: this is asked with a set that holds now.
     ///
     /// # Example
     ///
@@ -55,12 +57,25 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     #[inline(always)]
     #[must_use]
     pub unsafe fn enter(&self, call: &Call<'_>, wanted: usize) -> bool {
-        let set = wanted & self.table.active();
+        // SAFETY: the caller's.
+        unsafe { self.enter_if(call, || wanted) }
+    }
+
+    /// As [`enter`](Self::enter); who follows the function is asked when it is
+    /// known who is registered, so that one who comes into a slot afterwards does
+    /// not get a call that its former owner followed.
+    ///
+    /// # Safety
+    ///
+    /// As for [`enter`](Self::enter).
+    #[inline(always)]
+    pub(crate) unsafe fn enter_if(&self, call: &Call<'_>, wanted: impl FnOnce() -> usize) -> bool {
+        // Before any slot is read: an owner that comes later takes no part.
+        let epoch = self.table.epoch();
+        let set = wanted() & self.table.active();
         if set == 0 {
             return false;
         }
-        // Before any slot is read: an owner that comes later takes no part.
-        let epoch = self.table.epoch();
         let call = *call;
         let enter = |stack: &RetStack| self.enter_on(stack, call, set, epoch, &mut 0);
         P::current(enter).unwrap_or(false)
@@ -86,7 +101,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         // From here on nothing that runs is traced.
         let claimed = stack.claim_at_rest(before, context as usize, self.table.need());
         let Some(claim) = claimed else {
-            return self.enter_slowly(stack, call, set, place);
+            return self.enter_slowly(stack, call, set, epoch, place);
         };
         let mut dispatch = Dispatch {
             stack,
@@ -108,6 +123,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 call.tail,
                 call.registers,
                 set,
+                epoch,
                 before,
             );
             *place = index.unwrap_or(0);
@@ -135,6 +151,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         stack: &RetStack,
         call: Call<'_>,
         set: usize,
+        epoch: usize,
         place: &mut usize,
     ) -> bool {
         // In parts, so that the short way needs no memory for the call.
@@ -146,6 +163,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             call.tail,
             call.registers,
             set,
+            epoch,
         );
         *place = index.unwrap_or(0);
         index.is_some()
@@ -166,11 +184,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         tail: bool,
         registers: Option<&Registers>,
         set: usize,
+        epoch: usize,
         before: State,
     ) -> Option<usize> {
         let context = P::context();
-        // Read anew, as all below, so that the short way need not keep it.
-        let epoch = self.table.epoch();
         let record = Record {
             func,
             ret,
@@ -182,7 +199,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             Some(claim) => self.enter_claimed(stack, before, claim, context, registers, set, epoch),
             None => {
                 self.back_out(stack, before, context);
-                self.enter_in_parts(stack, func, ret, slot, tail, registers, set)
+                self.enter_in_parts(stack, func, ret, slot, tail, registers, set, epoch)
             }
         }
     }
@@ -230,6 +247,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         tail: bool,
         registers: Option<&Registers>,
         set: usize,
+        epoch: usize,
     ) -> Option<usize> {
         let view = stack.view()?;
         if !is_slot(slot) {
@@ -242,7 +260,6 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             stack.count_recursion();
             return None;
         };
-        let epoch = self.table.epoch();
         let record = Record {
             func,
             ret,

@@ -213,7 +213,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         };
         let mut place = 0;
         let enter = |stack: &RetStack| match stack.is_over_ended(stack.state()) {
-            true => self.enter_slowly(stack, call, set, &mut place),
+            true => self.enter_slowly(stack, call, set, epoch, &mut place),
             false => self.enter_on(stack, call, set, epoch, &mut place),
         };
         (P::current(enter) == Some(true)).then_some(place)

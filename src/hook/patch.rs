@@ -336,7 +336,7 @@ pub(crate) unsafe extern "C" fn enter<B: Global<N>, const N: usize>(
             tail: false,
             registers: registers.as_ref(),
         };
-        B::fgraph().enter(&call, entry::set(func))
+        B::fgraph().enter_if(&call, || entry::set(func))
     }
 }
 

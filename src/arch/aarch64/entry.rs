@@ -166,7 +166,8 @@ fn set_word<'a>(func: usize) -> &'a AtomicU16 {
 }
 
 /// The callbacks that follow `func`. Relaxed: a set that is older or newer
-/// than the call is as good.
+/// than the call is as good, and the acquire load of the epoch before it tells
+/// of whom it is.
 #[inline(always)]
 pub(crate) fn set(func: usize) -> usize {
     usize::from(set_word(func).load(Ordering::Relaxed))
