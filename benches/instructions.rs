@@ -33,7 +33,7 @@ fn run(case: &str, calls: u64) {
     // Needs a free slot.
     init();
     let ids = match (what, data) {
-        ("recorded" | "recorded-inside", _) => {
+        ("recorded" | "recorded-under-scope", _) => {
             vec![FGRAPH.register(&GRAPH).expect("a slot is free")]
         }
         (_, 0) => register(callbacks, ()),
@@ -42,12 +42,12 @@ fn run(case: &str, calls: u64) {
     };
     match what {
         "pair" | "recorded" => pair::pair(calls, ALL),
-        "recorded-inside" => {
+        "recorded-under-scope" => {
             // Of a function in this program, as its calls are.
             let _outer = FGRAPH.scope(run as fn(&str, u64) as usize, 0);
             pair::pair(calls, ALL);
         }
-        "inside" => {
+        "under-scope" => {
             let _outer = FGRAPH.scope(run as fn(&str, u64) as usize, 0);
             pair::pair(calls, ALL);
         }
@@ -127,8 +127,10 @@ const CASES: &[&str] = &[
     "pair/cb=4/data=1",
     "pair/cb=16/data=1",
     "pair/cb=1/data=2",
+    "pair/under-scope",
+    "pair/wide",
     "pair/recorded",
-    "pair/recorded-inside",
+    "pair/recorded-under-scope",
     "call/off",
     "call/unwanted",
     "call/floor",
