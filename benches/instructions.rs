@@ -21,7 +21,7 @@ use support::tracer::{Bench, FGRAPH, attach, pair, register};
 
 const ALL: usize = 0xffff;
 
-static RECORDS: [Record; 1 << 10] = [const { Record::new() }; 1 << 10];
+static RECORDS: [Record; 64] = [const { Record::new() }; 64];
 static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
 static GRAPH: Graph<Bench> = Graph::new(&BUFFERS);
 
