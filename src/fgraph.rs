@@ -1,5 +1,6 @@
-//! The tracer. A call begins in `enter` and ends in `leave`, or otherwise in
-//! `end`; `dispatch` calls the callbacks, which come and go in `register`.
+//! The tracer. A call begins in `enter` and ends in `leave`, a scope does both
+//! in `scope`, and either may end otherwise, in `end`; `dispatch` calls the
+//! callbacks, which come and go in `register`.
 //!
 //! This module knows neither bits nor registers: words are
 //! [`ret_stack`](crate::ret_stack)'s, ways of catching a call
@@ -19,6 +20,7 @@ mod enter;
 mod leave;
 mod register;
 mod rehearse;
+mod scope;
 mod table;
 mod task;
 
