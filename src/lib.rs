@@ -206,6 +206,8 @@ mod example;
 #[cfg(target_has_atomic = "ptr")]
 mod arch;
 #[cfg(target_has_atomic = "ptr")]
+mod bits;
+#[cfg(target_has_atomic = "ptr")]
 pub mod fgraph;
 #[cfg(target_has_atomic = "ptr")]
 pub mod hook;

@@ -29,6 +29,7 @@ use core::ptr;
 
 use static_assertions::const_assert;
 
+use crate::sync::number::Number;
 use crate::sync::{self, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, count};
 
 mod aside;
@@ -44,7 +45,6 @@ pub(crate) mod word;
 pub use attach::{AttachError, DetachError};
 pub use inline::InlineStack;
 pub(crate) use near::Near;
-use slept::Ticks;
 pub(crate) use view::{Claim, Found, NotNear, View};
 pub use walk::{Frame, Frames};
 pub use word::{MAX_DATA_WORDS, MAX_WORDS, NEAR_WORDS, WIDE_WORDS};
@@ -85,8 +85,10 @@ pub struct RetStack {
     /// The [`Slots`] of near frames: up to the end of the task's real stack, so
     /// that no call on an interrupt stack above it passes for one of its own.
     slots: AtomicUsize,
-    slept: Ticks,
-    left: Ticks,
+    /// Ticks, as the next. Only the CPU that switches the task writes them: the
+    /// scheduler's own hand-over orders one CPU's accesses with the next one's.
+    slept: Number,
+    left: Number,
     /// Relaxed, as the next three: counts order nothing.
     overruns: AtomicU32,
     recursions: AtomicU32,
@@ -193,8 +195,8 @@ impl RetStack {
             len: AtomicU32::new(0),
             span: AtomicU32::new(0),
             slots: AtomicUsize::new(0),
-            slept: Ticks::new(),
-            left: Ticks::new(),
+            slept: Number::new(),
+            left: Number::new(),
             overruns: AtomicU32::new(0),
             recursions: AtomicU32::new(0),
             unwound: AtomicU32::new(0),

@@ -4,6 +4,8 @@
 //! Everything that several CPUs, or an owner and its interrupts, see goes
 //! through the names of this module, which knows none of its users.
 
+pub(crate) mod number;
+
 #[cfg(loom)]
 #[path = "sync/modelled.rs"]
 mod imp;

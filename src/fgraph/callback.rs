@@ -5,6 +5,7 @@
 //! This file knows frames as values. It does not know slots being taken or
 //! freed, nor how a call was caught.
 
+use crate::bits::{U64_WORDS, join, split};
 use crate::ret_stack::MAX_DATA_WORDS;
 
 mod event;
@@ -193,20 +194,17 @@ macro_rules! one_word {
 
 one_word!(usize, isize, u8, i8, u16, i16, u32, i32);
 
-const U64_WORDS: usize = (u64::BITS / usize::BITS) as usize;
-
 impl FrameData for u64 {
     type Words = [usize; U64_WORDS];
 
     #[inline(always)]
     fn to_words(self) -> [usize; U64_WORDS] {
-        core::array::from_fn(|i| (self >> (i as u32 * usize::BITS)) as usize)
+        split(self)
     }
 
     #[inline(always)]
     fn from_words(words: [usize; U64_WORDS]) -> Self {
-        let part = |(i, &word): (usize, &usize)| (word as u64) << (i as u32 * usize::BITS);
-        words.iter().enumerate().map(part).fold(0, |a, b| a | b)
+        join(words)
     }
 }
 

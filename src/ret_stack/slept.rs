@@ -4,33 +4,6 @@
 //! This file knows no clock: it is told the time.
 
 use super::RetStack;
-use crate::sync::{AtomicUsize, Ordering};
-
-/// A tick count that only the CPU which switches the task touches.
-pub(super) struct Ticks([AtomicUsize; (u64::BITS / usize::BITS) as usize]);
-
-impl Ticks {
-    pub(super) const fn new() -> Self {
-        Self([const { AtomicUsize::new(0) }; (u64::BITS / usize::BITS) as usize])
-    }
-
-    // Relaxed: the scheduler's own hand-over orders one CPU's accesses with
-    // the next one's.
-    pub(super) fn get(&self) -> u64 {
-        let mut value = 0;
-        for part in self.0.iter().rev() {
-            value = value << (usize::BITS - 1) << 1 | part.load(Ordering::Relaxed) as u64;
-        }
-        value
-    }
-
-    pub(super) fn set(&self, mut value: u64) {
-        for part in &self.0 {
-            part.store(value as usize, Ordering::Relaxed);
-            value = value >> (usize::BITS - 1) >> 1;
-        }
-    }
-}
 
 impl RetStack {
     /// Ticks that the task has spent switched out since it was attached, as

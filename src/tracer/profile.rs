@@ -29,6 +29,7 @@ use core::marker::PhantomData;
 use super::filter::Deferred;
 use super::table;
 use crate::fgraph::Parent;
+use crate::sync::number::add_words;
 use crate::sync::{AtomicU32, Ordering, count};
 use crate::{Callback, Entry, Exit, FrameData, Platform, RetStack};
 
@@ -320,7 +321,7 @@ impl<P: Platform, const BUCKETS: usize> Profile<P, BUCKETS> {
 #[inline]
 fn add_inside(parent: &Around<'_>, by: u64) {
     if let Some(parent) = parent {
-        table::add_words(by, |word, by| parent.add(word, by));
+        add_words(by, |word, by| parent.add(word, by));
     }
 }
 

@@ -11,11 +11,12 @@
 //! contexts at once without a lock, and can be wrapped in
 //! [`filter`](super::filter)s. None knows how calls are caught.
 
+use crate::sync::number::Number;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::{Callback, Entry, Exit};
 
 use super::filter::{Filter, Switch};
-use super::table::{self, Keyed, Sum};
+use super::table::{self, Keyed};
 
 mod latency;
 mod stack;
@@ -233,7 +234,7 @@ impl<F: Filter> Callback for Trigger<F> {
 #[derive(Debug)]
 pub struct Tally {
     func: AtomicUsize,
-    hits: Sum,
+    hits: Number,
 }
 
 impl Tally {
@@ -251,7 +252,7 @@ impl Tally {
     pub const fn new() -> Self {
         Self {
             func: AtomicUsize::new(0),
-            hits: Sum::new(),
+            hits: Number::new(),
         }
     }
 }
@@ -291,7 +292,7 @@ impl Keyed for Tally {
 #[derive(Debug)]
 pub struct Counts {
     tallies: &'static [Tally],
-    others: Sum,
+    others: Number,
 }
 
 impl Counts {
@@ -310,7 +311,7 @@ impl Counts {
     pub const fn new(tallies: &'static [Tally]) -> Self {
         Self {
             tallies,
-            others: Sum::new(),
+            others: Number::new(),
         }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! This file does not know when a call is counted, nor how a row is found.
 
+use crate::sync::number::{Extreme, Number};
 use crate::sync::{AtomicUsize, Ordering};
-use crate::tracer::table::{Extreme, Keyed, Sum};
+use crate::tracer::table::Keyed;
 
 /// One function's counts in a [`Profile`](super::Profile)'s memory, with `BUCKETS` steps of a
 /// histogram; 0 for none.
@@ -24,10 +25,10 @@ use crate::tracer::table::{Extreme, Keyed, Sum};
 #[repr(C, align(64))]
 pub struct Row<const BUCKETS: usize = 32> {
     func: AtomicUsize,
-    hits: Sum,
-    total: Sum,
-    nested: Sum,
-    own: Sum,
+    hits: Number,
+    total: Number,
+    nested: Number,
+    own: Number,
     min: Extreme,
     max: Extreme,
     histogram: [AtomicUsize; BUCKETS],
@@ -64,10 +65,10 @@ impl<const BUCKETS: usize> Row<BUCKETS> {
     pub const fn new() -> Self {
         Self {
             func: AtomicUsize::new(0),
-            hits: Sum::new(),
-            total: Sum::new(),
-            nested: Sum::new(),
-            own: Sum::new(),
+            hits: Number::new(),
+            total: Number::new(),
+            nested: Number::new(),
+            own: Number::new(),
             min: Extreme::most(),
             max: Extreme::least(),
             histogram: [const { AtomicUsize::new(0) }; BUCKETS],

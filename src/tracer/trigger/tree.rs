@@ -4,10 +4,10 @@
 
 use core::fmt;
 
+use crate::sync::number::Number;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering, count};
 use crate::tracer::names::Name;
 use crate::tracer::scale::Microseconds;
-use crate::tracer::table::Sum;
 use crate::tracer::{Scale, Symbols};
 use crate::{Cause, Context, Entry};
 
@@ -32,7 +32,7 @@ pub struct Tree<const CALLS: usize> {
     used: AtomicUsize,
     /// Calls that found no place.
     pub(super) lost: AtomicU32,
-    pub(super) score: Sum,
+    pub(super) score: Number,
     pub(super) task: AtomicUsize,
     pub(super) calls: [Place; CALLS],
 }
@@ -48,8 +48,8 @@ pub(super) struct Place {
     /// [`RUNNING`], or one more than the cause of its end.
     ending: AtomicUsize,
     context: AtomicUsize,
-    start: Sum,
-    duration: Sum,
+    start: Number,
+    duration: Number,
 }
 
 /// `ending` of a call that runs.
@@ -64,8 +64,8 @@ impl Place {
             depth: AtomicUsize::new(0),
             ending: AtomicUsize::new(RUNNING),
             context: AtomicUsize::new(0),
-            start: Sum::new(),
-            duration: Sum::new(),
+            start: Number::new(),
+            duration: Number::new(),
         }
     }
 
@@ -143,7 +143,7 @@ impl<const CALLS: usize> Tree<CALLS> {
             busy: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             lost: AtomicU32::new(0),
-            score: Sum::new(),
+            score: Number::new(),
             task: AtomicUsize::new(0),
             calls: [const { Place::new() }; CALLS],
         }
