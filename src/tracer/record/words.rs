@@ -18,44 +18,10 @@
 //! buffer: words 0 and 1 are the value, and the depth's field says what it is.
 
 use crate::arch::middle;
+use crate::bits;
 use crate::{Cause, Context};
 
-/// A field of a 32-bit word.
-#[derive(Clone, Copy)]
-struct Field {
-    shift: u32,
-    width: u32,
-}
-
-impl Field {
-    const fn first(width: u32) -> Self {
-        Self { shift: 0, width }
-    }
-
-    const fn after(before: Self, width: u32) -> Self {
-        let field = Self {
-            shift: before.shift + before.width,
-            width,
-        };
-        assert!(field.shift + field.width <= 32, "fields fit their word");
-        field
-    }
-
-    const fn max(self) -> u32 {
-        u32::MAX >> (32 - self.width)
-    }
-
-    #[inline(always)]
-    const fn get(self, word: u32) -> u32 {
-        word >> self.shift & self.max()
-    }
-
-    /// The low bits of `value`, in their place.
-    #[inline(always)]
-    const fn put(self, value: u32) -> u32 {
-        (value & self.max()) << self.shift
-    }
-}
+type Field = bits::Field<u32>;
 
 const TASK: Field = Field::first(16);
 const DEPTH: Field = Field::after(TASK, 8);
