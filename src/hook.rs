@@ -37,6 +37,28 @@
 
 use crate::{Fgraph, Platform};
 
+/// The registers of a traced call, as the hook's stub saved them: the arguments
+/// at its entry, what it returns at its return.
+///
+/// # Example
+///
+/// A callback reads them where a hook has saved some; a scope has none.
+///
+/// ```
+/// use fgraph::{Callback, Entry, Exit};
+///
+/// struct Opened;
+/// impl Callback for Opened {
+///     type Frame = ();
+///     fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
+///         let flags = call.registers()?.argument(1)?;
+///         (flags != 0).then_some(())
+///     }
+///     fn exit(&self, call: Exit<'_, ()>, (): ()) {
+///         let _file = call.registers().map(|registers| registers.return_value());
+///     }
+/// }
+/// ```
 pub use crate::arch::Registers;
 
 mod absent;

@@ -71,8 +71,7 @@ pub(crate) use interrupted::{IN_THUNK, PLACES, Place};
 /// `q0` to `q31`.
 const VECTORS: usize = if cfg!(target_feature = "neon") { 32 } else { 0 };
 
-/// The registers of a traced call, as the stub saved them: the arguments at
-/// its entry, what it returns at its return.
+/// On AArch64, the first eight integer arguments and `x0` can be read.
 #[repr(C, align(16))]
 pub struct Registers {
     // First, where the offsets of the general registers' pairs reach.

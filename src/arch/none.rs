@@ -3,7 +3,7 @@
 
 pub(crate) use super::on_stack as chain;
 
-/// The saved registers of a call; on this architecture there are none.
+/// On this architecture there are none.
 #[derive(Debug)]
 pub struct Registers {
     never: core::convert::Infallible,

@@ -67,8 +67,7 @@ const MASKS: usize = if cfg!(target_feature = "avx512f") {
     0
 };
 
-/// The registers of a traced call, as the stub saved them: the arguments at
-/// its entry, what it returns at its return.
+/// On x86-64, the first six integer arguments and `rax` can be read.
 #[repr(C, align(16))]
 pub struct Registers {
     vectors: [u8; VECTORS * VECTOR_BYTES],

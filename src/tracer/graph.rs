@@ -7,9 +7,10 @@
 //! A call that calls nothing that is recorded takes one record of sixteen
 //! bytes: its entry becomes a *leaf call* when it ends, if nothing was recorded
 //! on the CPU in between, nor inside of it on another, and it took less than
-//! 2²⁴ ticks, and is at most 255 calls deep. Every other call takes two records, thirty-two bytes: one for
-//! its entry and one for its end. Arguments and return values take a record
-//! each. Once in 2³⁷ ticks a record tells the time's upper bits.
+//! 2²⁴ ticks, and is at most 255 calls deep. Every other call takes two
+//! records, thirty-two bytes: one for its entry and one for its end. Arguments
+//! and return values take a record each. Once in 2³⁷ ticks a record tells the
+//! time's upper bits.
 
 use core::marker::PhantomData;
 

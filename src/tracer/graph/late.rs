@@ -53,6 +53,17 @@ use crate::{Cause, Entry};
 pub struct LateGraph<P>(Graph<P>);
 
 /// What a [`LateGraph`] keeps in a frame.
+///
+/// # Example
+///
+/// ```
+/// use fgraph::FrameData;
+/// use fgraph::tracer::LateFrame;
+///
+/// // Four words of a task's stack for each call, and the word over them.
+/// # #[cfg(target_pointer_width = "64")]
+/// assert_eq!(size_of::<<LateFrame as FrameData>::Words>(), 4 * size_of::<usize>());
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct LateFrame {
     /// Not 0: the entry is written, or about to be. First, for
@@ -96,6 +107,25 @@ impl FrameData for LateFrame {
 
 impl<P> Graph<P> {
     /// Records a call when it ends.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Buffer, Full, Graph, LateGraph, Record};
+    #[doc = example_kernel!()]
+    ///
+    /// static RECORDS: [Record; 64] = [const { Record::new() }; 64];
+    /// static BUFFERS: [Buffer; 1] = [Buffer::new(&RECORDS, Full::Overwrite)];
+    /// static LATE: LateGraph<Kernel> = Graph::new(&BUFFERS).late();
+    ///
+    /// FGRAPH.register(&LATE)?;
+    /// fn check() {}
+    /// let scope = FGRAPH.scope(check as fn() as usize, 0);
+    /// assert_eq!(BUFFERS[0].written(), 0);
+    /// drop(scope);
+    /// assert_eq!(BUFFERS[0].written(), 1, "begin and end at once");
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub const fn late(self) -> LateGraph<P> {
         LateGraph(self)
@@ -104,6 +134,20 @@ impl<P> Graph<P> {
 
 impl<P> LateGraph<P> {
     /// What it was made of: its buffers, and what it could not record.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use fgraph::tracer::{Graph, LateGraph};
+    #[doc = example_kernel!()]
+    ///
+    /// // No buffer at all.
+    /// static LATE: LateGraph<Kernel> = Graph::new(&[]).late();
+    /// FGRAPH.register(&LATE)?;
+    /// drop(FGRAPH.scope(0x1000, 0));
+    /// assert_eq!(LATE.graph().counters().unplaced, 1);
+    /// # Ok::<(), fgraph::fgraph::RegisterError>(())
+    /// ```
     #[must_use]
     pub const fn graph(&self) -> &Graph<P> {
         &self.0
