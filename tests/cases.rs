@@ -34,10 +34,14 @@ mod flow;
 mod frames;
 #[path = "cases/jumps.rs"]
 mod jumps;
+#[path = "cases/misbehaving.rs"]
+mod misbehaving;
 #[path = "cases/reading.rs"]
 mod reading;
 #[cfg(target_arch = "x86_64")]
 #[path = "cases/registers.rs"]
 mod registers;
+#[path = "cases/switches.rs"]
+mod switches;
 #[path = "cases/walking.rs"]
 mod walking;

@@ -15,6 +15,8 @@ mod machine;
 #[path = "outputs/readers.rs"]
 #[allow(dead_code, reason = "shared with the test of the outputs")]
 mod readers;
+#[path = "outputs/sent.rs"]
+mod sent;
 #[path = "outputs/serial.rs"]
 mod serial;
 #[path = "graph/uftrace.rs"]
