@@ -1,6 +1,10 @@
-//! The tracer. A call begins in `enter` and ends in `leave`, a scope does both
-//! in `scope`, and either may end otherwise, in `end`; `dispatch` calls the
-//! callbacks, which come and go in `register`.
+//! The tracer: a kernel's one [`Fgraph`], at which callbacks are
+//! [registered](Fgraph::register), and to which hooks tell that calls begin and
+//! end.
+//!
+//! A call begins in `enter` and ends in `leave`, a scope does both in `scope`,
+//! and either may end otherwise, in `end`; `dispatch` calls the callbacks, which
+//! come and go in `register`.
 //!
 //! This module knows neither bits nor registers: words are
 //! [`ret_stack`](crate::ret_stack)'s, ways of catching a call

@@ -97,6 +97,7 @@
 //! | --- | --- |
 //! | what a kernel must supply | [`Platform`]; all but two functions have defaults |
 //! | how large a shadow stack has to be | [`ret_stack::words_for`] |
+//! | one whose words are in the task struct too | [`ret_stack::InlineStack`] |
 //! | tracing without a word in the source | [`hook::patch`], or `hook::classic` on x86-64 |
 //! | a graph of calls, a flame graph, a file for Perfetto | [`tracer::Graph`] records, [`tracer::Trace`] reads |
 //! | how often functions run, and how long | [`tracer::Profile`] |
@@ -107,6 +108,23 @@
 //! | what an unwinder or a panic asks | [`Fgraph::real_return`], [`Fgraph::restore`] |
 //! | a kernel's whole code, and what it means if nothing comes out | the README |
 //! | what was lost | counters: [`RetStack::counters`], [`Fgraph::missed`], and each tracer's |
+//!
+//! Each function says who may call it. Where it does not, anybody may: in any
+//! context, on any CPU, while calls are traced.
+//!
+//! # Words used
+//!
+//! | word | what it is |
+//! | --- | --- |
+//! | scope | code that tells by itself when it begins and ends: [`Fgraph::scope`] |
+//! | callback slot | one of the up to 16 places for callbacks in an [`Fgraph`] |
+//! | return slot | the word of the real stack by which a call is known: on x86-64, the one with its return address |
+//! | shadow stack | a task's words beside its real stack: a [`RetStack`] |
+//! | frame | the words of a call that has begun and not ended, callbacks' data included |
+//! | near, wide | a frame that tells addresses by offsets, in a window of 4 GiB, or whole |
+//! | epoch | the number of the newest registration when a call began |
+//! | context | a task, or what interrupts it: a [`Context`] |
+//! | tick | the unit of [`Platform::clock`]; a [`Scale`](tracer::Scale) tells how long it is |
 //!
 //! # Architecture
 //!
@@ -135,7 +153,7 @@
 //! | [`fgraph`] | entering and leaving; slots and epochs | bits, registers |
 //! | [`ret_stack`] | the words of one task; `word` in it their bits | callbacks, platform, architecture |
 //! | [`tracer`] | callbacks that are ready to use | words, slots, architecture |
-//! | `sync` | atomics, real or a model checker's | its users |
+//! | `bits`, `sync` | fields of words; atomics, real or a model checker's | their users |
 //!
 //! A frame on the shadow stack, of which `word` in `ret_stack` owns the bits,
 //! with two callbacks that want the return, the second of which keeps a word:

@@ -1,6 +1,11 @@
 //! The shadow stack of one task: frames as words, pushed and popped by the
 //! task and its interrupts, read by anybody.
 //!
+//! A kernel puts a [`RetStack`] into each task, [attaches](RetStack::attach) as
+//! many words as [`words_for`] tells when the task is to be traced, and may read
+//! the [frames](RetStack::frames) of its calls at any time. The tracer does the
+//! rest.
+//!
 //! This module knows no callback, no architecture and no platform. What the
 //! bits of a word mean is `word`'s; words are given and taken back in `attach`,
 //! written and read in `view` and, the short way, in `near`, and read by others

@@ -36,7 +36,9 @@ pub struct Folded {
 }
 
 /// Writes the rest of `trace` as folded stacks: a line for each call when it
-/// ends, rooted at its task.
+/// ends, rooted at its task, with the nanoseconds that it took without the
+/// recorded calls inside. Equal stacks take several lines; flame graphs add
+/// them up.
 ///
 /// In names, semicolons become colons and control characters spaces; a name
 /// that ends in a space and a figure, which would be taken for a count, gets

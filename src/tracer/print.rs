@@ -20,7 +20,8 @@ mod tests;
 
 pub use shown::Shown;
 
-/// Writes a trace as a function graph.
+/// Writes a trace as a function graph: durations in microseconds, times in
+/// seconds.
 ///
 /// A call whose begin is not known is shown by its closing brace alone, with
 /// its name beside it; one whose end is not known by a closing brace without a

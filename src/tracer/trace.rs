@@ -1,8 +1,6 @@
 //! What the buffers tell, as one sequence of calls that begin and end.
 //!
-//! CPUs are merged by time. Whatever was lost, the begins and ends of each
-//! task are properly nested. This file knows calls, not bits; how they are
-//! written down is its users'.
+//! This file knows calls, not bits; how they are written down is its users'.
 
 use super::Scale;
 use super::buffer::Buffer;
@@ -20,7 +18,8 @@ pub use open::Open;
 
 use open::{RawCall, UnderWay};
 
-/// A reading of all buffers: an iterator over what happened. It allocates
+/// A reading of all buffers: an iterator over what happened, CPUs merged by
+/// time. Whatever was lost, the begins and ends of each task nest. It allocates
 /// nothing; the caller supplies a [`Cursor`] for each buffer, and an [`Open`]
 /// for each call that may be under way at once and each task that has some.
 ///

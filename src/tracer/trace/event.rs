@@ -27,7 +27,7 @@ pub struct Call {
     pub func: Option<usize>,
     /// The CPU that recorded this event.
     pub cpu: usize,
-    /// The task.
+    /// The task, by [`Platform::task`](crate::Platform::task).
     pub task: usize,
     /// How many recorded calls enclose it.
     pub depth: usize,
@@ -61,7 +61,7 @@ pub struct End {
     pub time: u64,
     /// How long it took. Nanoseconds; without sleep, if that was left out.
     pub duration: u64,
-    /// The duration without that of the recorded calls inside.
+    /// The duration without that of the recorded calls inside. Nanoseconds.
     pub own: u64,
     /// How it ended.
     pub how: Ending,
