@@ -105,7 +105,7 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        host::exit();
+        host::resign();
     }
 }
 

@@ -10,23 +10,34 @@ mod host;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
 
 use fgraph::hook::patch::{Patch, PatchError};
+use fgraph::ret_stack::Counters;
 use fgraph::{Callback, Cause, Entry, Exit};
 use host::FGRAPH;
 
 /// One test at a time changes what is traced.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn alone() -> std::sync::MutexGuard<'static, ()> {
+/// The running thread is a task as long as it has this, and neither before nor
+/// after: a thread that waits or ends with a shadow stack is traced by the
+/// others' tests, and its calls are in flight when they count.
+struct Alone(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+fn alone() -> Alone {
     let alone = ONE_AT_A_TIME
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
-    // Not before: a thread that waits with a shadow stack would be traced.
     host::attach(4096);
-    alone
+    Alone(alone)
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        host::resign();
+    }
 }
 
 /// Counts, and remembers which functions it saw, in a table without locks.
@@ -305,6 +316,90 @@ fn a_callback_can_not_patch() {
     assert_eq!(PATCHER.0.load(Relaxed), 1);
     patch.disable(id, |_| true).unwrap();
     FGRAPH.unregister(id).unwrap();
+}
+
+/// Waits until `go` is set.
+fn wait_for(go: &AtomicBool) {
+    while !go.load(Relaxed) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_thread_whose_test_has_ended_is_not_traced() {
+    let [ended, on, done] = [const { AtomicBool::new(false) }; 3];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            drop(alone());
+            ended.store(true, Relaxed);
+            wait_for(&on);
+            black_box(three(1));
+            done.store(true, Relaxed);
+        });
+        wait_for(&ended);
+        let _alone = alone();
+        let patch = host::init_patch();
+        let seen = Seen::new();
+        let id = FGRAPH.register(seen).unwrap();
+        let functions = [address(one), address(two), address(three)];
+        let enabled = patch.enable(id, |func| functions.contains(&func));
+        on.store(true, Relaxed);
+        wait_for(&done);
+        assert_eq!((enabled, seen.balanced()), (Ok(3), 0));
+        patch.disable(id, |_| true).unwrap();
+        FGRAPH.unregister(id).unwrap();
+    });
+}
+
+/// A call that is in flight on another thread when its function is turned off,
+/// or its callback leaves.
+#[test]
+fn a_call_in_flight_elsewhere_outlives_its_hook() {
+    #[inline(never)]
+    fn outer(inside: &AtomicUsize, go: &AtomicBool) -> u64 {
+        one(black_box(inner(inside, go)))
+    }
+    #[inline(never)]
+    fn inner(inside: &AtomicUsize, go: &AtomicBool) -> u64 {
+        inside.fetch_add(1, Relaxed);
+        wait_for(go);
+        black_box(3)
+    }
+    type Held = fn(&AtomicUsize, &AtomicBool) -> u64;
+    let functions = [outer as Held as usize, inner as Held as usize, address(one)];
+    let _alone = alone();
+    let patch = host::init_patch();
+    for leaves in [false, true] {
+        let (seen, inside, go) = (Seen::new(), AtomicUsize::new(0), AtomicBool::new(false));
+        let id = FGRAPH.register(seen).unwrap();
+        let enabled = patch.enable(id, |func| functions.contains(&func));
+        assert_eq!(enabled, Ok(functions.len()));
+        std::thread::scope(|scope| {
+            let held = scope.spawn(|| {
+                let stack = host::attach(4096);
+                let result = outer(&inside, &go);
+                (result, stack.depth(), stack.counters())
+            });
+            while inside.load(Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            let counts = || (seen.entries.load(Relaxed), seen.exits.load(Relaxed));
+            assert_eq!(counts(), (2, 0));
+            if leaves {
+                FGRAPH.unregister(id).unwrap();
+            }
+            assert_eq!(patch.disable(id, |_| true), Ok(functions.len()));
+            assert_eq!(counts(), (2, 0), "still in flight");
+            go.store(true, Relaxed);
+            let (result, depth, counters) = held.join().unwrap();
+            assert_eq!((result, depth, counters), (4, 0, Counters::default()));
+            // What it called once that was off is not traced.
+            assert_eq!(counts(), (2, if leaves { 0 } else { 2 }));
+        });
+        if !leaves {
+            FGRAPH.unregister(id).unwrap();
+        }
+    }
 }
 
 #[test]

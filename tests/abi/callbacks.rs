@@ -153,7 +153,7 @@ impl Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        host::exit();
+        host::resign();
     }
 }
 

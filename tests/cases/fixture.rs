@@ -379,8 +379,8 @@ pub fn patched_alone(words: usize) -> Patched {
 
 impl Drop for Patched {
     fn drop(&mut self) {
+        host::resign();
         self.alone = None;
-        host::exit();
     }
 }
 

@@ -189,6 +189,16 @@ pub fn exit() {
     threads().retain(|&(thread, _)| thread != own);
 }
 
+/// The running thread is no task any more: what it does from here on, ending
+/// included, is not traced. Called while no entry is hooked; with calls in
+/// flight it stays a task, as their returns need the stack.
+pub fn resign() {
+    exit();
+    if CURRENT.get().is_some_and(|stack| stack.depth() == 0) {
+        CURRENT.set(None);
+    }
+}
+
 /// Makes `stack` the running thread's, whatever it had; gives the former one
 /// back.
 pub fn replace_current(stack: Option<&'static RetStack>) -> Option<&'static RetStack> {
