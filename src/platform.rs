@@ -280,8 +280,9 @@ pub unsafe trait Platform: 'static {
     /// stack that is empty again before anything goes on that it interrupted.
     /// Where an interrupt is left by a jump, this proves that its calls are
     /// dead as soon as a call is made on the task's own stack again, or at the
-    /// beginning of the interrupt stack. Asked only where older calls are in
-    /// doubt. Default: knows none, and such calls end with the traced call
+    /// beginning of the interrupt stack. Asked, of any CPU's stacks, only where
+    /// older calls are in doubt, and for [`restore`](crate::Fgraph::restore) and
+    /// unwinders. Default: knows none, and such calls end with the traced call
     /// that encloses the jump, or when their slots are used again.
     ///
     /// # Example

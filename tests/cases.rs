@@ -41,6 +41,9 @@ mod reading;
 #[cfg(target_arch = "x86_64")]
 #[path = "cases/registers.rs"]
 mod registers;
+#[cfg(target_arch = "x86_64")]
+#[path = "cases/restored.rs"]
+mod restored;
 #[path = "cases/switches.rs"]
 mod switches;
 #[path = "cases/walking.rs"]

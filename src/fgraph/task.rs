@@ -11,6 +11,7 @@ use crate::ret_stack::word::State;
 use crate::ret_stack::{DetachError, RetStack};
 use crate::sync::{AtomicUsize, Ordering};
 
+mod fate;
 mod restore;
 
 /// The addresses to which hooked calls return while their slots are replaced:

@@ -8,6 +8,8 @@
 
 use crate::arch::chain;
 use crate::fgraph::leave::put_back;
+use crate::fgraph::task::Guards;
+use crate::fgraph::task::fate::{Fate, Here};
 use crate::fgraph::{Cause, Fgraph};
 use crate::ret_stack::word::State;
 use crate::ret_stack::{Frame, RetStack, View};
@@ -23,6 +25,14 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// Any context. From an interrupt or a callback, which may have come in the
     /// middle of an entry, the addresses are restored and the frames stay, to
     /// end as unwound by the next event that proves them gone.
+    ///
+    /// Nothing is written for a frame that a jump left behind on a stack that is
+    /// an interrupt's: another CPU may run there by now, with a call on the same
+    /// slot. [`Platform::interrupt_stack`] tells which stacks these are. A frame
+    /// on another stack than the task's own, the one that runs and those that it
+    /// names may be one of these or a call in flight: then *all* frames stay,
+    /// and 0 is returned; the same holds for an interrupt's that is interrupted
+    /// by one on a further stack.
     ///
     /// On AArch64 the addresses are found by following the caller's chain of
     /// frame records: see [`restore_from`](Self::restore_from).
@@ -133,8 +143,14 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 Some(fp) => fp,
                 None => chain::frame_pointer(),
             };
-            // SAFETY: the caller's.
-            let all = unsafe { self.put_all_back(stack, view, fp) };
+            let all = {
+                // What the platform is asked may be traced: not now.
+                let guarded = |state: State| Some(state.guarded(P::context() as usize));
+                let (Ok(before) | Err(before)) = stack.update_state(guarded);
+                let _guards = Guards { stack, before };
+                // SAFETY: the caller's.
+                unsafe { self.put_all_back(stack, view, fp) }
+            };
             // An interrupt may have come between a call's frame and its slot.
             // Only a task is not in the middle of anything.
             let state = stack.state();
@@ -219,33 +235,50 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// As for [`restore_from`](Self::restore_from).
     #[inline(always)]
     pub(super) unsafe fn put_all_back(&self, stack: &RetStack, view: View<'_>, fp: usize) -> bool {
-        if !self.returns_on_stack() {
-            // SAFETY: the caller's.
-            return unsafe { self.restore_records(stack, fp) };
-        }
+        let here = Here::new::<P>(stack);
         // SAFETY: the caller's.
-        unsafe { self.restore_slots(view) };
-        true
+        unsafe {
+            match self.returns_on_stack() {
+                true => self.restore_slots(view, &here),
+                false => self.restore_records(stack, &here, fp),
+            }
+        }
     }
 
+    /// Restores what the slots of calls in flight hold. Returns whether it is
+    /// certain of each frame that it was restored or is dead.
+    ///
     /// # Safety
     ///
     /// As for [`restore`](Self::restore).
-    unsafe fn restore_slots(&self, view: View<'_>) {
+    unsafe fn restore_slots(&self, view: View<'_>, here: &Here<'_>) -> bool {
+        let mut all = true;
         // Newest first: of a run of tail calls on one slot the oldest has the
         // caller.
-        let mut top = view.stack().state().top();
+        let mut begun = view.stack().state();
+        let mut top = begun.top();
         while let Some(frame) = view.frame_below(top) {
-            let slot = frame.record.slot as *mut usize;
-            // SAFETY: mapped, by the caller; a slot that holds no hook's
-            // address is not, or no longer, one of ours.
-            unsafe {
-                if !slot.is_null() && self.returns.hold(slot.read_volatile()) {
-                    put_back(frame.record.slot, frame.record.ret);
-                }
+            let now = view.stack().state();
+            if now != begun {
+                // An interrupt has ended frames: what was read may be no frame.
+                (begun, top) = (now, now.top());
+                continue;
             }
             top = frame.start;
+            let slot = frame.record.slot as *mut usize;
+            // SAFETY: mapped, by the caller.
+            if slot.is_null() || !self.returns.hold(unsafe { slot.read_volatile() }) {
+                // Not, or no longer, one of ours.
+                continue;
+            }
+            match here.fate::<P>(frame.record.slot) {
+                // SAFETY: as above, and nobody else runs on that stack.
+                Fate::Lives => unsafe { put_back(frame.record.slot, frame.record.ret) },
+                Fate::Dead => {}
+                Fate::Unknown => all = false,
+            }
         }
+        all
     }
 
     /// Restores what the records from `fp` on hold. Returns whether the
@@ -254,8 +287,12 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     /// # Safety
     ///
     /// As for [`restore_from`](Self::restore_from).
-    unsafe fn restore_records(&self, stack: &RetStack, fp: usize) -> bool {
-        let hooked = |frame: &Frame| frame.slot != 0 && !self.returns.hold(frame.ret);
+    unsafe fn restore_records(&self, stack: &RetStack, here: &Here<'_>, fp: usize) -> bool {
+        let hooked = |frame: &Frame| {
+            frame.slot != 0
+                && !self.returns.hold(frame.ret)
+                && here.fate::<P>(frame.slot) != Fate::Dead
+        };
         let mut left = stack.frames().filter(hooked).count();
         let mut records = Records::new(stack, fp);
         while left != 0
