@@ -6,8 +6,11 @@ use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use fgraph::RetStack;
+use fgraph::fgraph::Call;
+
 use super::functions::{Calling, bare, early, plain, signed_a, signed_b, tail};
-use super::{FGRAPH, Task, Watch, host};
+use super::{FGRAPH, Following, Task, Watch, host};
 
 #[inline(always)]
 fn frame_pointer() -> usize {
@@ -112,7 +115,7 @@ fn an_unwinder_is_told_what_it_would_have_found() {
         let look = |traced: &[usize]| {
             chains_of(|| {
                 let following =
-                    (!traced.is_empty()).then(|| super::Following::new(Watch::count(), traced));
+                    (!traced.is_empty()).then(|| Following::new(Watch::count(), traced));
                 run(f, look);
                 drop(following);
             })
@@ -300,4 +303,100 @@ fn an_address_in_the_link_register_is_told_by_the_stack_pointer() {
         assert_eq!(from_one_place(ask), expected);
     });
     assert_eq!(watch.seen(), (4, 4, 0));
+}
+
+/// A call was jumped out of, and now a body has its slot inside of its frame,
+/// above the frame record: on a stack of which nothing is known, on one that is
+/// known to be an interrupt's, and where a handler runs on one above.
+#[test]
+fn a_dead_frame_inside_a_living_one_is_not_its() {
+    thread_local! {
+        static ASK: Cell<fn(usize) -> usize> = const { Cell::new(|_| 0) };
+        static TOLD: Cell<usize> = const { Cell::new(0) };
+    }
+    fn own() -> &'static RetStack {
+        host::attach(0)
+    }
+    fn enter(slot: usize) {
+        let func = enter as fn(usize) as usize;
+        let call = Call {
+            func,
+            ret: func + 4,
+            slot,
+            tail: false,
+            registers: None,
+        };
+        // SAFETY: it is never left, and so nothing is written.
+        assert!(unsafe { FGRAPH.enter(&call, usize::MAX) });
+    }
+    /// Asks for the caller of the calling body, by its record.
+    fn told(fp: usize) -> usize {
+        // SAFETY: a frame record of this thread.
+        let seen = unsafe { *((fp + 8) as *const usize) };
+        FGRAPH.real_return(own(), fp + 8, seen)
+    }
+    extern "C" fn innermost() -> usize {
+        // SAFETY: this function's record leads to its caller's.
+        let fp = unsafe { *(frame_pointer() as *const usize) };
+        TOLD.set(ASK.get()(fp));
+        7
+    }
+    #[inline(never)]
+    fn from_one_place(dead: Option<usize>) -> usize {
+        if let Some(slot) = dead {
+            enter(slot);
+        }
+        black_box(plain(innermost))
+    }
+    fn seen(fp: usize) -> usize {
+        // SAFETY: as in `told`.
+        unsafe { *((fp + 8) as *const usize) }
+    }
+
+    let task = Task::new();
+    let func = plain as Calling as usize;
+    let go = |dead: Option<usize>, ask: fn(usize) -> usize| {
+        // The bounds of the real stack are not known.
+        let here = frame_pointer();
+        let stack: &'static RetStack = Box::leak(Box::default());
+        stack
+            .attach(Box::leak(vec![0; 256].into_boxed_slice()), here..here)
+            .expect("a new stack takes its words");
+        ASK.set(ask);
+        let before = host::replace_current(Some(stack));
+        assert_eq!(from_one_place(dead), 7);
+        host::replace_current(before);
+        host::set_interrupt_stack(0..0);
+        assert_eq!(stack.depth(), usize::from(dead.is_some()));
+        TOLD.get()
+    };
+    let caller = go(None, seen);
+    let following = Following::new(Watch::count(), &[func]);
+    let hooked = go(None, seen);
+    let slot = go(None, |_| {
+        own().frames().next().map_or(0, |frame| frame.slot)
+    });
+    assert_ne!(hooked, caller);
+    assert_eq!(go(None, told), caller, "no dead frame");
+    // Which of the two it is can not be told.
+    assert_eq!(go(Some(slot - 8), told), hooked, "nothing is known");
+    let restored = go(Some(slot - 8), |_| {
+        // SAFETY: the chain is whole.
+        unsafe { FGRAPH.restore() }
+    });
+    assert_eq!(restored, 0, "and the call returned through the hook");
+    let known = go(Some(slot - 8), |fp| {
+        host::set_interrupt_stack(fp - 0x1000..fp + 0x1000);
+        told(fp)
+    });
+    assert_eq!(known, caller, "a known stack");
+    let handler = go(None, |fp| {
+        let above = fp + 0x10_0000;
+        host::set_interrupt_stack(above..above + 0x1000);
+        enter(above + 8);
+        told(fp)
+    });
+    assert_eq!(handler, caller, "a handler above");
+    drop(following);
+    drop(task);
 }

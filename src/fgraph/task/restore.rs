@@ -200,25 +200,47 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
     }
 
     /// The frame with the true return address of the call whose replaced one
-    /// is at `at`.
+    /// is at `at`; `None` where that is not certain.
     fn returning(&self, stack: &RetStack, at: usize) -> Option<Frame> {
         // In a run of tail calls the newer ones were returned to the hook.
-        let mut callers = stack
-            .frames()
-            .filter(|frame| frame.slot != 0 && !self.returns.hold(frame.ret));
+        let callers = || {
+            let is = |frame: &Frame| frame.slot != 0 && !self.returns.hold(frame.ret);
+            stack.frames().filter(is)
+        };
         if self.returns_on_stack() {
-            return callers.find(|frame| frame.slot == at);
+            return callers().find(|frame| frame.slot == at);
         }
-        // The record is in the body's frame, which ends right above the slot;
-        // the slots of what the body has called lie below the record. On the
-        // task's own stack a newer frame is a lower one, whatever dead frames
-        // lie below; other stacks are not told from one another.
-        let owned = stack.owns(at);
-        let mut above = callers.filter(|frame| at <= frame.slot && stack.owns(frame.slot) == owned);
-        if owned {
-            above.next()
+        // The record is in the body's frame, which ends right above the slot.
+        // What was called later on the same stack lies below the record, dead
+        // or alive, so of the frames above it the newest is the one: an older
+        // one inside of the body's frame is dead.
+        let newest = |end: usize| callers().find(|frame| (at..end).contains(&frame.slot));
+        let real = stack.real_stack();
+        let on = match real.contains(&at) {
+            true => Some(real.clone()),
+            false => P::interrupt_stack(at),
+        };
+        if let Some(on) = on {
+            return newest(on.end);
+        }
+        // It is not known where the stack ends, but that others are no part of
+        // it. Each turn leaves less.
+        let mut end = if at < real.start {
+            real.start
         } else {
-            above.min_by_key(|frame| frame.slot)
+            usize::MAX
+        };
+        loop {
+            let frame = newest(end)?;
+            match P::interrupt_stack(frame.slot) {
+                Some(other) if at < other.start && other.start < end => end = other.start,
+                Some(_) => return None,
+                None => {
+                    // An older one between is dead, or this one is elsewhere.
+                    let is_between = |other: Frame| (at..frame.slot).contains(&other.slot);
+                    return (!callers().any(is_between)).then_some(frame);
+                }
+            }
         }
     }
 
