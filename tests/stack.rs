@@ -5,9 +5,9 @@ mod common;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use common::own::{Own, fgraph, slots, with_stack};
+use common::own::{Own, fgraph, set_clock, slots, with_stack};
 use fgraph::fgraph::Call;
-use fgraph::ret_stack::{AttachError, DetachError, NEAR_WORDS, WIDE_WORDS, words_for};
+use fgraph::ret_stack::{AttachError, DetachError, MAX_WORDS, NEAR_WORDS, WIDE_WORDS, words_for};
 use fgraph::{Callback, Entry, Exit, FrameData, RetStack};
 
 /// Counts its entries and exits, and checks that it gets back what it kept.
@@ -193,6 +193,93 @@ fn attach_and_detach() {
     // SAFETY: as above.
     assert_eq!(unsafe { stack.detach() }.unwrap(), [0; 4]);
     assert!(!stack.is_attached() && stack.frames().next().is_none());
+}
+
+/// Words of which a slice has an address of its own, and none of it.
+#[test]
+fn no_words_are_attached_too() {
+    let fgraph = fgraph();
+    fgraph.register(keep::<0>()).unwrap();
+    let stack = with_stack(8);
+    // SAFETY: the stack is this thread's.
+    let words = unsafe { stack.detach() }.unwrap();
+    stack.attach(&mut words[4..4], 0..0).unwrap();
+    assert!(stack.is_attached());
+    assert_eq!(nest(fgraph, 2, near()), 0);
+    assert_eq!(stack.counters().overruns, 2);
+    // SAFETY: as above.
+    assert_eq!(unsafe { stack.detach() }.unwrap(), []);
+    assert!(!stack.is_attached());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn more_words_than_positions_are_refused() {
+    let stack = RetStack::new();
+    let len = MAX_WORDS + 1;
+    // SAFETY: memory of its own, for ever; no page of it is touched, so it
+    // takes none.
+    let words = unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            len * size_of::<usize>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        );
+        assert_ne!(at, libc::MAP_FAILED);
+        std::slice::from_raw_parts_mut(at.cast::<usize>(), len)
+    };
+    assert_eq!(stack.attach(words, 0..0), Err(AttachError::TooLong));
+    assert!(!stack.is_attached());
+    // Where they are few, all of them.
+    if cfg!(target_pointer_width = "32") {
+        let words = Box::leak(vec![0; MAX_WORDS].into_boxed_slice());
+        assert_eq!(stack.attach(words, 0..0), Ok(()));
+        assert_eq!(stack.capacity(), MAX_WORDS);
+    }
+}
+
+/// Takes its task's words away while it is called.
+struct Takes;
+
+impl Callback for Takes {
+    type Frame = ();
+
+    fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
+        // SAFETY: the stack is this thread's.
+        let detached = unsafe { call.stack().detach() };
+        assert_eq!(detached.map(|words| words.len()), Err(DetachError::InUse));
+        None
+    }
+
+    fn exit(&self, _: Exit<'_, ()>, (): ()) {}
+}
+
+#[test]
+fn words_are_not_given_back_inside_of_the_tracer() {
+    let fgraph = fgraph();
+    fgraph.register(&Takes).unwrap();
+    // With no frame below.
+    let stack = with_stack(64);
+    assert_eq!(nest(fgraph, 1, near()), 0);
+    assert!(stack.is_attached());
+}
+
+#[test]
+fn a_stack_that_is_attached_again_has_not_slept() {
+    let fgraph = fgraph();
+    let stack = with_stack(8);
+    set_clock(3);
+    fgraph.switch(Some(stack), None);
+    set_clock(10);
+    fgraph.switch(None, Some(stack));
+    assert_eq!(stack.slept(), 7);
+    // SAFETY: the stack is this thread's.
+    let words = unsafe { stack.detach() }.unwrap();
+    stack.attach(words, 0..0).unwrap();
+    assert_eq!(stack.slept(), 0);
 }
 
 #[test]

@@ -77,6 +77,7 @@ mod tests {
     use std::{boxed::Box, vec};
 
     use super::Ordering::Relaxed;
+    use super::{Counters, State};
     use crate::RetStack;
 
     #[test]
@@ -86,7 +87,14 @@ mod tests {
         stack.attach(words(8), 0x1000..0x2000).unwrap();
         stack.set_state(stack.state().at(4));
         stack.slept.set(5);
-        stack.count_stray();
+        // A number of its own for each.
+        let count = || {
+            stack.count_overrun();
+            (0..2).for_each(|_| stack.count_recursion());
+            (0..3).for_each(|_| stack.count_unwound());
+            (0..4).for_each(|_| stack.count_stray());
+        };
+        count();
         let told = |stack: &RetStack| {
             (
                 (stack.state(), stack.capacity(), stack.is_attached()),
@@ -99,9 +107,12 @@ mod tests {
         let aside = stack.put_aside();
         assert!(!stack.is_attached());
         stack.attach(words(16), 0x8000..0x9000).unwrap();
+        // Those that it has meanwhile begin anew.
+        assert_eq!((stack.state(), stack.slept()), (State::EMPTY, 0));
+        assert_eq!(stack.counters(), Counters::default());
         stack.set_state(stack.state().at(7));
         stack.slept.set(6);
-        stack.count_stray();
+        (0..2).for_each(|_| count());
         assert_ne!(told(&stack), before);
         stack.put_back(aside);
         assert_eq!(told(&stack), before);

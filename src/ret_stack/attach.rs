@@ -293,3 +293,42 @@ impl RetStack {
             .ok_or(DetachError::Detached)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::{boxed::Box, vec};
+
+    use crate::RetStack;
+
+    const WORD: usize = size_of::<u64>();
+
+    /// As [`RetStack::owns`] says of a stack with these bounds.
+    fn owned(bounds: core::ops::Range<usize>, slots: [usize; 4]) -> [bool; 4] {
+        let stack = RetStack::new();
+        let words = Box::leak(vec![0; 8].into_boxed_slice());
+        stack.attach(words, bounds).unwrap();
+        slots.map(|slot| stack.owns(slot))
+    }
+
+    #[test]
+    fn slots_that_lie_in_a_real_stack_as_a_whole_are_its() {
+        let (low, high) = (0x1000, 0x2000);
+        let slots = [low - WORD, low, high - WORD, high];
+        assert_eq!(owned(low..high, slots), [false, true, true, false]);
+        // Bounds that are not aligned: each end has a part of a slot.
+        let inner = [low, low + WORD, high - WORD, high];
+        for (below, above) in [(1, 1), (7, 3)] {
+            assert_eq!(
+                owned(low + below..high + above, inner),
+                [false, true, true, false]
+            );
+        }
+        // No whole slot at all; and where a slot more would be none.
+        assert_eq!(owned(low + 1..low + 3, inner), [false; 4]);
+        let last = usize::MAX & !(WORD - 1);
+        let slots = [0, high, last - WORD, last];
+        assert_eq!(owned(usize::MAX - 2..usize::MAX, slots), [false; 4]);
+    }
+}

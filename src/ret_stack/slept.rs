@@ -42,3 +42,30 @@ impl RetStack {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::RetStack;
+
+    #[test]
+    fn what_passes_between_out_and_in_is_slept() {
+        let stack = RetStack::new();
+        let switched = |out: Option<u64>, into: u64| {
+            if let Some(out) = out {
+                stack.switched_out(out);
+            }
+            stack.switched_in(into);
+            stack.slept()
+        };
+        assert_eq!(switched(None, 50), 0, "it was never out");
+        assert_eq!(switched(Some(0), 7), 7);
+        assert_eq!(switched(None, 20), 7, "it has come in already");
+        assert_eq!(switched(Some(30), 35), 12);
+        assert_eq!(switched(Some(100), 90), 12, "the clock went backwards");
+        // At the end of all times a tick may be missing, but no more.
+        assert_eq!(switched(Some(u64::MAX - 10), u64::MAX), 21);
+        assert_eq!(switched(Some(u64::MAX), 5), 21);
+        assert_eq!(switched(Some(0), u64::MAX - 1), u64::MAX);
+        assert_eq!(switched(Some(3), 5), u64::MAX);
+    }
+}
