@@ -243,6 +243,57 @@ fn a_panic_ends_scopes_as_it_passes() {
 }
 
 #[test]
+#[cfg_attr(panic = "abort", ignore = "a panic does not unwind")]
+fn who_has_refused_gets_no_exit_when_a_later_one_unwinds() {
+    let fgraph = fgraph();
+    let stack = with_stack(1024);
+    fgraph.register(refusing(0, |_| true)).unwrap();
+    fgraph.register(log(1)).unwrap();
+    let unwinds = Log {
+        inside: |_| std::panic::resume_unwind(Box::new(())),
+        ..*log(2)
+    };
+    fgraph.register(Box::leak(Box::new(unwinds))).unwrap();
+    fgraph.register(log(3)).unwrap();
+    let caught = catch_unwind(AssertUnwindSafe(|| drop(fgraph.scope(1, 0))));
+    assert!(caught.is_err());
+    let expected = [
+        enter(0, 1, 0),
+        enter(1, 1, 0),
+        enter(2, 1, 0),
+        unwound(1, 1),
+    ];
+    assert_eq!(events(), expected);
+    // Nobody's data were looked for in vain.
+    assert_eq!((stack.counters().strays, stack.depth()), (0, 0));
+}
+
+/// A call of `func`, which returns to `100 + func`.
+fn call_at(func: usize, slot: usize) -> Call<'static> {
+    Call {
+        func,
+        ret: 100 + func,
+        slot,
+        tail: false,
+        registers: None,
+    }
+}
+
+#[test]
+fn a_slot_that_is_not_aligned_is_refused() {
+    let fgraph = fgraph();
+    let stack = with_stack(64);
+    fgraph.register(log(0)).unwrap();
+    let slot = &raw const slots(2)[0] as usize;
+    for off in 1..size_of::<usize>() {
+        // SAFETY: nothing is written to it: the call is not entered.
+        assert!(!unsafe { fgraph.enter(&call_at(1, slot + off), usize::MAX) });
+    }
+    assert_eq!((events(), stack.depth()), (vec![], 0));
+    assert!(!stack.is_inside());
+}
+
+#[test]
 fn calls_jumped_over_end_before_the_one_that_returns() {
     let fgraph = fgraph();
     let stack = with_stack(1024);
@@ -250,13 +301,7 @@ fn calls_jumped_over_end_before_the_one_that_returns() {
     fgraph.register(log(1)).unwrap();
     let slots = slots(3);
     for (func, slot) in slots.iter().rev().enumerate() {
-        let call = Call {
-            func,
-            ret: 100 + func,
-            slot: std::ptr::from_ref(slot) as usize,
-            tail: false,
-            registers: None,
-        };
+        let call = call_at(func, std::ptr::from_ref(slot) as usize);
         // SAFETY: the slots are this test's own words.
         assert!(unsafe { fgraph.enter(&call, usize::MAX) });
     }
@@ -316,6 +361,53 @@ fn a_task_that_is_killed_inside_an_entry_gives_its_words_back() {
     assert_eq!((words.len(), killed.is_attached()), (64, false));
     // The call was no frame yet: it is counted, and has no exit.
     assert_eq!((killed.counters().strays, events()), (1, vec![]));
+}
+
+/// Lends its thread's stack in a call of function 2, and does not come back;
+/// other calls are not for it.
+struct Abandoned(Killed);
+
+impl Callback for Abandoned {
+    type Frame = [usize; 1];
+
+    fn entry(&self, call: Entry<'_, [usize; 1]>) -> Option<[usize; 1]> {
+        (call.func() == 2).then(|| self.0.entry(call))?
+    }
+
+    fn exit(&self, call: Exit<'_, [usize; 1]>, data: [usize; 1]) {
+        self.0.exit(call, data);
+    }
+}
+
+#[test]
+fn a_return_past_a_callback_that_was_left_by_a_jump_ends_it() {
+    let fgraph = fgraph();
+    let (tell, told) = std::sync::mpsc::channel();
+    fgraph.register(log(0)).unwrap();
+    let abandoned = Abandoned(Killed(tell));
+    fgraph.register(Box::leak(Box::new(abandoned))).unwrap();
+    let [inner, outer] = [0, 1].map(|_| &raw const slots(1)[0] as usize);
+    std::thread::spawn(move || {
+        with_stack(64);
+        // SAFETY: the slots are this test's own words, here and below.
+        assert!(unsafe { fgraph.enter(&call_at(1, outer), usize::MAX) });
+        let _ = unsafe { fgraph.enter(&call_at(2, inner), usize::MAX) };
+    });
+    // The jump leads here, with the task's stack.
+    let stack = told.recv().unwrap();
+    common::own::set_current(Some(stack));
+    assert!(stack.is_inside());
+    // A return of no call proves nothing.
+    assert_eq!(unsafe { fgraph.leave(inner, None) }, None);
+    assert_eq!((stack.is_inside(), stack.counters().strays), (true, 1));
+    assert_eq!(unsafe { fgraph.leave(outer, None) }, Some(101));
+    assert_eq!(events(), [returned(0, 1)]);
+    assert_eq!((stack.is_inside(), stack.counters().strays), (false, 2));
+    assert_eq!(stack.depth(), 0);
+    // Traced as ever.
+    assert!(unsafe { fgraph.enter(&call_at(3, outer), usize::MAX) });
+    assert_eq!(unsafe { fgraph.leave(outer, None) }, Some(103));
+    assert_eq!(events(), [enter(0, 3, 0), returned(0, 3)]);
 }
 
 /// Adds up what enclosed calls took, in the enclosing frame's own data.

@@ -2,6 +2,8 @@
 //! that panic or do not return.
 
 mod common;
+#[path = "faults/damaged.rs"]
+mod damaged;
 #[path = "faults/flips.rs"]
 mod flips;
 #[path = "fuzz/inputs.rs"]
