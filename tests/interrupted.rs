@@ -212,6 +212,53 @@ fn frames_that_take_anothers_place() {
     }
 }
 
+/// An interrupt that comes while a call's frame is looked for, before it is
+/// claimed: it shows by a call of its own that the frame is dead, which ends
+/// it, and leaves one in the same words.
+#[test]
+fn frames_that_an_interrupt_puts_in_anothers_place() {
+    let mut figures = Figures::new("frames of an interrupt");
+    let mut slots = [0; SLOTS];
+    for callbacks in [&[0][..], &[1]] {
+        let bench = &Bench::new(&mut figures, callbacks, true, ROOMY, &mut slots);
+        let stack = bench.case.stack;
+        // Wide frames end the slow way. The interrupt's call is on a slot above.
+        let (call, other) = (bench.far(3), bench.far(2));
+        // Interrupts the call's end at the `at`th of the instructions in
+        // question; returns how many these are.
+        let interrupted_at = |at: usize| {
+            bench.reset();
+            assert!(bench.case.enter(&call, false));
+            let (mut looked, mut returned) = (0, None);
+            let leave = || returned = bench.case.leave(call.slot.get());
+            step::stepped(leave, &mut |_| {
+                let looks = stack.is_inside() && stack.depth() == 1;
+                if looks && looked == at {
+                    let enter = || bench.case.enter(&other, false);
+                    assert!(host::in_context(Context::Interrupt, enter));
+                }
+                looked += usize::from(looks);
+            });
+            let came = at < looked;
+            assert_eq!(returned, (!came).then_some(call.ret), "at {at}");
+            assert_eq!(stack.depth(), came.into(), "at {at}");
+            let got = bench.case.leave(other.slot.get());
+            assert_eq!(got, came.then_some(other.ret), "at {at}");
+            let tally = bench.case.keepers.tally();
+            assert_eq!(tally.accepted, tally.ended, "at {at}");
+            assert_eq!((tally.damaged, stack.is_inside()), (0, false), "at {at}");
+            assert_eq!(stack.counters().unwound, came.into(), "at {at}");
+            looked
+        };
+        let all = interrupted_at(usize::MAX);
+        assert!(all > 0, "it looks for the frame inside of the tracer");
+        let step = if THOROUGH { 1 } else { 1 + all / 40 };
+        for at in (0..all).step_by(step) {
+            interrupted_at(at);
+        }
+    }
+}
+
 #[test]
 fn calls_that_interrupts_leave_behind() {
     let mut figures = Figures::new("left behind");
