@@ -52,6 +52,32 @@ macro_rules! fields_of {
 }
 
 fields_of!(u32);
+fields_of!(usize);
+
+impl Field<usize> {
+    /// At the word's top.
+    pub(crate) const fn last(width: u32) -> Self {
+        Self::at(usize::BITS - width, width)
+    }
+
+    pub(crate) const fn below(above: Self, width: u32) -> Self {
+        Self::at(above.shift - width, width)
+    }
+
+    /// What the word has above `before` and below `above` bits at its top.
+    pub(crate) const fn rest(before: Self, above: u32) -> Self {
+        Self::after(before, usize::BITS - above - before.end())
+    }
+
+    pub(crate) const fn end(self) -> u32 {
+        self.shift + self.width
+    }
+
+    #[inline(always)]
+    pub(crate) const fn mask(self) -> usize {
+        self.max() << self.shift
+    }
+}
 
 /// Words that a number of 64 bits takes.
 pub(crate) const U64_WORDS: usize = (u64::BITS / usize::BITS) as usize;

@@ -391,6 +391,7 @@ fn a_return_past_a_callback_that_was_left_by_a_jump_ends_it() {
         with_stack(64);
         // SAFETY: the slots are this test's own words, here and below.
         assert!(unsafe { fgraph.enter(&call_at(1, outer), usize::MAX) });
+        // SAFETY: as above.
         let _ = unsafe { fgraph.enter(&call_at(2, inner), usize::MAX) };
     });
     // The jump leads here, with the task's stack.
@@ -398,14 +399,18 @@ fn a_return_past_a_callback_that_was_left_by_a_jump_ends_it() {
     common::own::set_current(Some(stack));
     assert!(stack.is_inside());
     // A return of no call proves nothing.
+    // SAFETY: as above.
     assert_eq!(unsafe { fgraph.leave(inner, None) }, None);
     assert_eq!((stack.is_inside(), stack.counters().strays), (true, 1));
+    // SAFETY: as above.
     assert_eq!(unsafe { fgraph.leave(outer, None) }, Some(101));
     assert_eq!(events(), [returned(0, 1)]);
     assert_eq!((stack.is_inside(), stack.counters().strays), (false, 2));
     assert_eq!(stack.depth(), 0);
     // Traced as ever.
+    // SAFETY: as above.
     assert!(unsafe { fgraph.enter(&call_at(3, outer), usize::MAX) });
+    // SAFETY: as above.
     assert_eq!(unsafe { fgraph.leave(outer, None) }, Some(103));
     assert_eq!(events(), [enter(0, 3, 0), returned(0, 3)]);
 }

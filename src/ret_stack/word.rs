@@ -33,57 +33,9 @@
 
 use static_assertions::const_assert;
 
-/// A field of a word: its width is declared, its place derived from the
-/// field before it.
-#[derive(Clone, Copy)]
-struct Field {
-    shift: u32,
-    width: u32,
-}
+use crate::bits;
 
-impl Field {
-    const fn first(width: u32) -> Self {
-        Self { shift: 0, width }
-    }
-
-    const fn after(before: Self, width: u32) -> Self {
-        Self {
-            shift: before.shift + before.width,
-            width,
-        }
-    }
-
-    /// What the word has above `before` and below `above` bits at its top.
-    const fn rest(before: Self, above: u32) -> Self {
-        Self::after(before, usize::BITS - above - before.end())
-    }
-
-    const fn end(self) -> u32 {
-        self.shift + self.width
-    }
-
-    #[inline(always)]
-    const fn max(self) -> usize {
-        usize::MAX >> (usize::BITS - self.width)
-    }
-
-    #[inline(always)]
-    const fn mask(self) -> usize {
-        self.max() << self.shift
-    }
-
-    #[inline(always)]
-    const fn get(self, word: usize) -> usize {
-        (word >> self.shift) & self.max()
-    }
-
-    /// `value` in this field's place; bits that do not fit are dropped, so
-    /// callers check against [`Field::max`] first.
-    #[inline(always)]
-    const fn put(self, value: usize) -> usize {
-        (value & self.max()) << self.shift
-    }
-}
+type Field = bits::Field<usize>;
 
 const SET: Field = Field::first(16);
 #[cfg(target_pointer_width = "64")]
@@ -97,20 +49,11 @@ const EPOCH: Field = Field::rest(SET, KIND.width);
 
 // Half a word: processors take that out of a word without a mask.
 const DISTANCE: Field = Field::first(usize::BITS / 2);
-const CALLBACK: Field = Field {
-    shift: WORDS.shift - 4,
-    width: 4,
-};
-const WORDS: Field = Field {
-    shift: KIND.shift - 4,
-    width: 4,
-};
+const CALLBACK: Field = Field::below(WORDS, 4);
+const WORDS: Field = Field::below(KIND, 4);
 
 /// On top of every index.
-const KIND: Field = Field {
-    shift: usize::BITS - 2,
-    width: 2,
-};
+const KIND: Field = Field::last(2);
 
 #[cfg(target_pointer_width = "64")]
 const POSITION_BITS: u32 = 30;
