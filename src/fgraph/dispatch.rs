@@ -20,6 +20,10 @@ use crate::platform::Context;
 use crate::ret_stack::word::{self, Kind, Progress, Record, State};
 use crate::ret_stack::{Found, NotNear, RetStack, View};
 
+mod unwinding;
+
+use unwinding::{EntryUnwound, ExitUnwound};
+
 /// Whose call an event is: a slot's owner's, or that of a callback which the
 /// owner wraps and whose data lie behind the owner's own.
 #[derive(Clone, Copy)]
@@ -310,80 +314,6 @@ impl Thunks {
         dispatch.stack.count_stray();
         Self::next_exit(dispatch, table, pending, epoch, end);
     }
-}
-
-/// An entry under way. Dropped only if a callback unwinds: those that had
-/// accepted get their exit, and the call goes on untraced.
-struct EntryUnwound<'d, 'a> {
-    dispatch: &'d mut Dispatch<'a>,
-    table: &'d Table,
-    /// The callbacks not yet called, and the one that unwinds.
-    pending: usize,
-    epoch: usize,
-    progress: Progress,
-}
-
-impl Drop for EntryUnwound<'_, '_> {
-    /// In parts, so that a step has none of it in memory.
-    #[inline(always)]
-    fn drop(&mut self) {
-        let (pending, progress) = (self.pending, self.progress);
-        entry_unwound(self.dispatch, self.table, pending, self.epoch, progress);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn entry_unwound(
-    dispatch: &mut Dispatch<'_>,
-    table: &Table,
-    pending: usize,
-    epoch: usize,
-    progress: Progress,
-) {
-    let asked = dispatch.view().set_at(dispatch.index);
-    let accepted = asked & !pending & !progress.refused();
-    dispatch.cause = Cause::Unwound;
-    table.leave(dispatch, accepted, epoch, progress.position());
-    table.give_up(dispatch, dispatch.without);
-}
-
-/// An exit under way. Dropped only if a callback unwinds: the others get
-/// their exit, and the frame is gone.
-struct ExitUnwound<'d, 'a> {
-    dispatch: &'d mut Dispatch<'a>,
-    table: &'d Table,
-    /// The callbacks not yet called.
-    pending: usize,
-    epoch: usize,
-    end: usize,
-}
-
-impl Drop for ExitUnwound<'_, '_> {
-    /// As for an entry.
-    #[inline(always)]
-    fn drop(&mut self) {
-        exit_unwound(
-            self.dispatch,
-            self.table,
-            self.pending,
-            self.epoch,
-            self.end,
-        );
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn exit_unwound(
-    dispatch: &mut Dispatch<'_>,
-    table: &Table,
-    pending: usize,
-    epoch: usize,
-    end: usize,
-) {
-    Thunks::next_exit(dispatch, table, pending, epoch, end);
-    table.give_up(dispatch, dispatch.without);
 }
 
 impl<'a> Dispatch<'a> {
