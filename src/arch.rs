@@ -44,7 +44,7 @@
 //! | item | what |
 //! | --- | --- |
 //! | `Registers` | what the stub saves, `repr(C)`, public: `argument(n)`, `return_value()`, and `Debug`; any bits are a valid value |
-//! | `patched::<B, N>` | a [header](stub), and behind it the common stub of one tracer, below: a naked function, so that its operands can be `sym enter::<B, N>` |
+//! | `patched::<B, N>` | a [header](mod@stub), and behind it the common stub of one tracer, below: a naked function, so that its operands can be `sym enter::<B, N>` |
 //! | `learn` | a stub that is entered as the common one is and only marks: it stores something other than zero into the set of its function, and goes on with the body; it changes no register but those between a call and its callee |
 //! | `trap` | an instruction that traps: where a call goes whose caller is lost |
 //! | `PLACES`, `IN_THUNK`, `Place` | where the return address is of what was interrupted in the stub, in the parts that the header tells, or in a thunk to it; `None` where the frame pointer leads to it |

@@ -22,8 +22,8 @@
 //! | writer | for |
 //! | --- | --- |
 //! | [`Print`] | people: the graph as text |
-//! | [`folded`] | flame graphs |
-//! | [`json`], [`fxt`] | Perfetto and its kin, as text or as words |
+//! | [`folded()`] | flame graphs |
+//! | [`json()`], [`fxt()`] | Perfetto and its kin, as text or as words |
 //!
 //! Times are ticks of the platform's clock until a [`Scale`] makes nanoseconds
 //! of them; functions are addresses until [`Symbols`] name them.

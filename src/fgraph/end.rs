@@ -114,7 +114,7 @@ impl Table {
     }
 
     /// Calls the exits of a frame that the state says is off the stack. As in
-    /// [`enter_on`](Self::enter_on), nothing is kept over the callbacks but what
+    /// [`enter_on`](Fgraph::enter_on), nothing is kept over the callbacks but what
     /// the dispatch holds.
     #[inline(always)]
     pub(super) fn run_exits(

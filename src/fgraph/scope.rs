@@ -1,5 +1,5 @@
 //! A scope begins and ends: what the guard does that kernels hold,
-//! [`Scope`](crate::hook::Scope), which has a file of its own.
+//! [`Scope`](crate::hook::scope::Scope), which has a file of its own.
 //!
 //! A scope has no return slot, so its frame is known by its place and its
 //! function. This file owns how that frame is found again, and what becomes of

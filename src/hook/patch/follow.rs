@@ -1,7 +1,7 @@
 //! Who follows which function: entries turned on and off.
 //!
 //! This file decides what is written to an entry; how it looks is
-//! [`arch`](crate::arch)'s. It knows no call.
+//! [`arch`]'s. It knows no call.
 
 use super::{Global, Patch, PatchError, PatchText};
 use crate::arch::{self, entry};

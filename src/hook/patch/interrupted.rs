@@ -1,7 +1,7 @@
 //! Return addresses of calls that were interrupted in this hook's own code,
 //! where no frame pointer leads to them.
 //!
-//! Where in the code the address is, [`arch`](crate::arch) knows; this file
+//! Where in the code the address is, [`arch`] knows; this file
 //! turns the place into a slot. It writes nothing.
 
 use super::{Global, Patch, PatchText};
