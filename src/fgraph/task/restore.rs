@@ -13,7 +13,7 @@ use crate::fgraph::task::fate::{Fate, Here};
 use crate::fgraph::{Cause, Fgraph};
 use crate::ret_stack::word::State;
 use crate::ret_stack::{Frame, RetStack, View};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, compiler_fence};
 use crate::{Context, Platform};
 
 impl<P: Platform, const N: usize> Fgraph<P, N> {
@@ -280,10 +280,10 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         let mut begun = view.stack().state();
         let mut top = begun.top();
         while let Some(frame) = view.frame_below(top) {
-            let now = view.stack().state();
-            if now != begun {
-                // An interrupt has ended frames: what was read may be no frame.
-                (begun, top) = (now, now.top());
+            if has_changed(view.stack(), begun) {
+                // What was read may be no frame.
+                begun = view.stack().state();
+                top = begun.top();
                 continue;
             }
             top = frame.start;
@@ -315,7 +315,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 && !self.returns.hold(frame.ret)
                 && here.fate::<P>(frame.slot) != Fate::Dead
         };
-        let mut left = stack.frames().filter(hooked).count();
+        let mut left = steadily(stack, || stack.frames().filter(hooked).count());
         let mut records = Records::new(stack, fp);
         while left != 0
             // SAFETY: the caller's.
@@ -326,7 +326,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             if !self.returns.hold(chain::strip(seen)) {
                 continue;
             }
-            let Some(frame) = self.returning(stack, at) else {
+            let Some(frame) = steadily(stack, || self.returning(stack, at)) else {
                 continue;
             };
             let sp = frame.slot.wrapping_add(size_of::<usize>());
@@ -337,6 +337,27 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             }
         }
         left == 0
+    }
+}
+
+/// Whether an interrupt has ended frames, or left some, since the state of the
+/// running task's `stack` was `before`.
+fn has_changed(stack: &RetStack, before: State) -> bool {
+    // For interrupts on this CPU, as where the state is written: the words were
+    // read before the state is read again.
+    compiler_fence(Ordering::SeqCst);
+    stack.state() != before
+}
+
+/// What `look` finds on the running task's `stack`, while nothing changed it.
+fn steadily<R>(stack: &RetStack, look: impl Fn() -> R) -> R {
+    loop {
+        let before = stack.state();
+        compiler_fence(Ordering::SeqCst);
+        let seen = look();
+        if !has_changed(stack, before) {
+            return seen;
+        }
     }
 }
 
@@ -386,3 +407,6 @@ impl<'a> Records<'a> {
         Some(fp.wrapping_add(chain::RETURN))
     }
 }
+
+#[cfg(test)]
+mod tests;
