@@ -18,6 +18,7 @@ macro_rules! kernel {
             pub static STACK: RetStack = RetStack::new();
             pub static OTHER: RetStack = RetStack::new();
             static ON_OTHER: AtomicUsize = AtomicUsize::new(0);
+            static TASK: AtomicUsize = AtomicUsize::new(0);
             static NOW: AtomicU64 = AtomicU64::new(1_000);
             static CPU: AtomicUsize = AtomicUsize::new(0);
             static CONTEXT: AtomicUsize = AtomicUsize::new(0);
@@ -48,7 +49,10 @@ macro_rules! kernel {
                     }
                 }
                 fn task() -> usize {
-                    100 + ON_OTHER.load(SeqCst)
+                    match TASK.load(SeqCst) {
+                        0 => 100 + ON_OTHER.load(SeqCst),
+                        task => task,
+                    }
                 }
             }
 
@@ -141,6 +145,11 @@ macro_rules! kernel {
                 let before = stack();
                 ON_OTHER.store(to_other.into(), SeqCst);
                 FGRAPH.switch(Some(before), Some(stack()));
+            }
+
+            /// The running task has this number; 0 gives it its own again.
+            pub fn set_task(task: usize) {
+                TASK.store(task, SeqCst);
             }
 
             pub fn set_cpu(cpu: usize) {

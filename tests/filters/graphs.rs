@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use fgraph::Context;
 use fgraph::tracer::filter::{Depth, MinDuration, NotBelow, OnlyBelow, Predicate};
 use fgraph::tracer::{
-    Buffer, Cursor, Ending, Event, Full, Graph, LateGraph, Open, Record, Scale, Trace,
+    Buffer, Cursor, Ending, Event, Full, Graph, LateGraph, Open, Record, Recorded, Scale, Trace,
 };
 
 const A: usize = 0xa0;
@@ -232,6 +232,92 @@ fn a_graph_without_quick_calls_is_what_is_left_of_a_whole_one() {
             .sum::<usize>()
     };
     assert!(records(slow.callback()) <= 2 * few);
+}
+
+kernel!(all);
+
+/// Of calls that are all kept, both kinds of graph tell the same: sleep, tasks
+/// with long numbers, times far apart, addresses that no record holds whole, a
+/// depth at which they end.
+#[test]
+fn a_late_graph_of_all_calls_is_a_whole_one() {
+    use all::{Kernel, pass, scope, switch};
+    let graph = || Graph::<Kernel>::new(buffers()).max_depth(3);
+    let graph = || graph().recorded(Recorded::WITHOUT_SLEEP | Recorded::RETURN_VALUE);
+    let whole = leak(graph());
+    let late: &MinDuration<Kernel, LateGraph<Kernel>> = leak(MinDuration::new(graph().late(), 0));
+    all::attach();
+    all::FGRAPH.register(whole).unwrap();
+    all::FGRAPH.register(late).unwrap();
+    let [a, b, far, _] = functions();
+    let unusual = far ^ 1 << (usize::BITS - 6);
+    let sleep = || {
+        switch(true);
+        pass(30);
+        switch(false);
+    };
+    // It has slept before the first call, too.
+    sleep();
+    for ticks in [5, 1 << 36, 1 << 38, 1 << 41] {
+        {
+            let _a = scope(a);
+            sleep();
+            {
+                let _unusual = scope(unusual);
+                pass(ticks);
+                for _ in 0..2 {
+                    let _b = scope(b);
+                    pass(ticks);
+                    sleep();
+                    // Too deep.
+                    let _c = scope(a);
+                    pass(1);
+                }
+            }
+            drop(scope(unusual));
+            pass(ticks);
+        }
+        all::set_task(70_000);
+        drop(scope(b));
+        pass(1);
+        all::set_task(0);
+    }
+    let (whole, late) = (
+        read(whole.buffers()),
+        read(late.callback().graph().buffers()),
+    );
+    assert_eq!(whole[&100].len(), 4 * 5);
+    assert_eq!(whole[&70_000].len(), 4);
+    assert_eq!(late, whole);
+}
+
+kernel!(backwards);
+
+/// The clock goes back after a call was kept: those around it are quick then,
+/// and end all the same.
+#[test]
+fn a_quick_call_around_a_kept_one_is_told_to_its_end() {
+    use backwards::{pass, scope, set_clock};
+    let late: &MinDuration<backwards::Kernel, LateGraph<backwards::Kernel>> =
+        leak(MinDuration::new(Graph::new(buffers()).late(), 10));
+    let [a, b, ..] = functions();
+    backwards::attach();
+    backwards::FGRAPH.register(late).unwrap();
+    {
+        let _a = scope(a);
+        {
+            let _b = scope(b);
+            pass(10);
+        }
+        set_clock(1_000);
+    }
+    let calls = &read(late.callback().graph().buffers())[&100];
+    let told = calls.iter().map(|call| (call.func, call.depth, call.how));
+    let returned = Some(Ending::Returned);
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [(a, 0, returned), (b, 1, returned)]
+    );
 }
 
 kernel!(endings);

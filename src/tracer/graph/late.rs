@@ -7,9 +7,10 @@
 //!
 //! A call that ends and is kept writes the entries of the calls around it that
 //! have none yet, the outermost first, and then itself: as a leaf call, in one
-//! record, if no call inside it was kept. So a task's records are in the order
-//! in which its calls began, as a reader wants them, though between those of
-//! other tasks on the CPU they stand where they were written.
+//! record, if no call inside it was kept and it has not slept. So a task's
+//! records are in the order in which its calls began, as a reader wants them,
+//! though between those of other tasks on the CPU they stand where they were
+//! written.
 //!
 //! The entry of an enclosing call is written by whoever first adds to its
 //! frame's count, an interrupt's call perhaps.
@@ -28,9 +29,9 @@ use crate::{Cause, Entry};
 /// It differs from a graph in what can not be known, or be read any more, at a
 /// call's end: it records no arguments, and a call that has not ended is told
 /// only if a call inside it was kept. A kept call in which no other is kept
-/// takes one record, whatever was recorded meanwhile; a discarded one takes
-/// none. The first call that is kept inside of many looks at each of them, once
-/// for each.
+/// takes one record, whatever was recorded meanwhile, or two if it has slept and
+/// that is left out; a discarded one takes none. The first call that is kept
+/// inside of many looks at each of them, once for each.
 ///
 /// # Example
 ///
@@ -190,7 +191,8 @@ impl<P: Platform> LateGraph<P> {
         };
         if frame.written == 0 {
             self.write_around(call, buffer, task);
-            let leaf = call.cause() == Cause::Returned && value.is_none();
+            // A leaf call is told to have ended its ticks after its begin.
+            let leaf = call.cause() == Cause::Returned && value.is_none() && slept == 0;
             let entry = Content::near_entry(&frame.stamp(task), call.func(), frame.context);
             if let Some(leaf) = entry.and_then(|e| e.leaf(ticks)).filter(|_| leaf) {
                 buffer.keep_era(frame.time);
