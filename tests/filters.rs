@@ -7,6 +7,8 @@ mod fake;
 mod graphs;
 #[path = "filters/log.rs"]
 mod log;
+#[path = "filters/wrapped.rs"]
+mod wrapped;
 
 use fgraph::tracer::filter::{
     Contexts, Cpus, Depth, Filter, Filtered, Functions, MinDuration, Not, NotBelow, OnlyBelow,

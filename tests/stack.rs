@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use common::own::{Own, fgraph, set_clock, slots, with_stack};
 use fgraph::fgraph::Call;
-use fgraph::ret_stack::{AttachError, DetachError, MAX_WORDS, NEAR_WORDS, WIDE_WORDS, words_for};
+use fgraph::ret_stack::{
+    AttachError, DetachError, Frames, MAX_WORDS, NEAR_WORDS, WIDE_WORDS, words_for,
+};
 use fgraph::{Callback, Entry, Exit, FrameData, RetStack};
 
 /// Counts its entries and exits, and checks that it gets back what it kept.
@@ -208,7 +210,7 @@ fn no_words_are_attached_too() {
     assert_eq!(nest(fgraph, 2, near()), 0);
     assert_eq!(stack.counters().overruns, 2);
     // SAFETY: as above.
-    assert_eq!(unsafe { stack.detach() }.unwrap(), []);
+    assert_eq!(unsafe { stack.detach() }.unwrap().len(), 0);
     assert!(!stack.is_attached());
 }
 
@@ -318,4 +320,39 @@ fn frames_are_walked_newest_first() {
         drop(scope);
     }
     assert!(walk.is_stale());
+}
+
+thread_local! {
+    static WALK: std::cell::RefCell<Option<Frames<'static>>> =
+        const { std::cell::RefCell::new(None) };
+    static STACK: std::cell::Cell<Option<&'static RetStack>> = const { std::cell::Cell::new(None) };
+}
+
+/// Begins a walk at each entry; accepts what is not called from nowhere.
+struct Walks;
+
+impl Callback for Walks {
+    type Frame = ();
+
+    fn entry(&self, call: Entry<'_, ()>) -> Option<()> {
+        WALK.set(STACK.get().map(RetStack::frames));
+        (call.caller() != 0).then_some(())
+    }
+
+    fn exit(&self, _: Exit<'_, ()>, (): ()) {}
+}
+
+/// What is claimed counts too: the claim of a call that leaves no frame, and
+/// that of one which fills it.
+#[test]
+fn a_walk_that_began_in_an_entry_is_stale_behind_it() {
+    let fgraph = fgraph();
+    fgraph.register(&Walks).unwrap();
+    STACK.set(Some(with_stack(64)));
+    for caller in [0, near()] {
+        let scope = fgraph.scope(near(), caller);
+        let stale = WALK.take().map(|walk| walk.is_stale());
+        assert_eq!(stale, Some(true), "called from {caller:#x}");
+        drop(scope);
+    }
 }

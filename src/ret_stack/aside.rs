@@ -106,7 +106,7 @@ mod tests {
         let before = told(&stack);
         let aside = stack.put_aside();
         assert!(!stack.is_attached());
-        stack.attach(words(16), 0x8000..0x9000).unwrap();
+        stack.attach(words(16), 0x8000..0xa000).unwrap();
         // Those that it has meanwhile begin anew.
         assert_eq!((stack.state(), stack.slept()), (State::EMPTY, 0));
         assert_eq!(stack.counters(), Counters::default());

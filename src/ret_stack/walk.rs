@@ -249,3 +249,99 @@ impl<'a> View<'a> {
         self.founds(state.top()).find(|f| f.record.slot == slot)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use core::ops::Range;
+    use std::{boxed::Box, vec};
+
+    use super::super::word::Record;
+    use crate::RetStack;
+
+    /// The task's own real stack.
+    const OWN: Range<usize> = 0x1000..0x2000;
+    /// Slots there, the lowest first.
+    const LOW: usize = 0x1100;
+    const MIDDLE: usize = 0x1400;
+    const HIGH: usize = 0x1800;
+
+    /// An interrupt stack, and another.
+    const IRQ: Range<usize> = 0x8000..0x9000;
+    const NMI: Range<usize> = 0xa000..0xb000;
+
+    /// On a stack of which nothing is known.
+    const ELSEWHERE: usize = 0x5000;
+
+    const SCOPE: usize = 0;
+
+    /// How many of the frames on `slots`, the oldest first, are proven dead by
+    /// a call on `slot`.
+    fn dead(slots: &[usize], slot: usize, tail: bool) -> usize {
+        let stack = RetStack::new();
+        let words = Box::leak(vec![0; 64].into_boxed_slice());
+        stack.attach(words, OWN).unwrap();
+        let view = stack.view().unwrap();
+        for &slot in slots {
+            let record = Record {
+                func: 0x1000,
+                ret: 0x2000,
+                slot,
+                epoch: 1,
+            };
+            let state = stack.state();
+            let claim = view.claim(state, state, 0, &record, 1, 0);
+            let claim = claim.unwrap().unwrap();
+            stack.set_state(state.at(claim.index + 1));
+        }
+        let interrupts = |slot: usize| [IRQ, NMI].into_iter().find(|on| on.contains(&slot));
+        let oldest = view.oldest_dead(stack.state(), slot, tail, interrupts);
+        let founds = view.founds(stack.state().top());
+        oldest.map_or(0, |oldest| {
+            founds.take_while(|found| found.index >= oldest).count()
+        })
+    }
+
+    #[test]
+    fn lower_slots_of_the_same_stack_are_dead() {
+        assert_eq!(dead(&[HIGH, MIDDLE, LOW], LOW - 8, false), 0);
+        assert_eq!(dead(&[HIGH, LOW], MIDDLE, false), 1);
+        assert_eq!(dead(&[MIDDLE, LOW], HIGH, false), 2);
+        assert_eq!(dead(&[HIGH, MIDDLE], MIDDLE, false), 1);
+        // Of others the order proves nothing.
+        assert_eq!(dead(&[HIGH, ELSEWHERE], LOW, false), 0);
+        assert_eq!(dead(&[HIGH, ELSEWHERE], ELSEWHERE + 8, false), 0);
+        assert_eq!(dead(&[HIGH, ELSEWHERE], ELSEWHERE, false), 1);
+    }
+
+    #[test]
+    fn interrupts_end_before_what_they_interrupt() {
+        let (low, high) = (IRQ.start + 0x100, IRQ.start + 0x200);
+        assert_eq!(dead(&[HIGH, high, low], LOW, false), 2);
+        // On one interrupt stack it is as on any.
+        assert_eq!(dead(&[HIGH, low], high, false), 1);
+        assert_eq!(dead(&[HIGH, high], low, false), 0);
+        // What another interrupt has interrupted is alive.
+        assert_eq!(dead(&[HIGH, low], NMI.start + 0x200, false), 0);
+        assert_eq!(dead(&[HIGH, NMI.start], low, false), 0);
+        assert_eq!(dead(&[HIGH, low], ELSEWHERE, false), 0);
+    }
+
+    #[test]
+    fn a_scope_is_dead_if_what_is_below_is() {
+        assert_eq!(dead(&[HIGH, LOW, SCOPE], MIDDLE, false), 2);
+        assert_eq!(dead(&[HIGH, SCOPE], MIDDLE, false), 0);
+        assert_eq!(dead(&[SCOPE, SCOPE], MIDDLE, false), 0);
+    }
+
+    #[test]
+    fn above_the_frame_that_makes_a_tail_call_all_are_dead() {
+        assert_eq!(dead(&[HIGH, MIDDLE], MIDDLE, true), 0);
+        assert_eq!(dead(&[HIGH, MIDDLE, LOW], MIDDLE, true), 1);
+        assert_eq!(dead(&[MIDDLE, ELSEWHERE, SCOPE], MIDDLE, true), 2);
+        // Without one, a dead frame says nothing of what is above.
+        assert_eq!(dead(&[HIGH, LOW, ELSEWHERE], MIDDLE, true), 0);
+        assert_eq!(dead(&[HIGH, LOW], MIDDLE, true), 1);
+    }
+}

@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fgraph::tracer::filter::MinDuration;
 use fgraph::tracer::profile::Row;
 use fgraph::tracer::{
-    Buffer, Cursor, Ending, Event, Full, Graph, Open, Print, Profile, Record, Recorded, Scale,
-    Trace,
+    Buffer, Cursor, Ending, Event, Full, Graph, LateGraph, Open, Print, Profile, Record, Recorded,
+    Scale, Trace,
 };
 use fgraph::{Context, Platform};
+
+use crate::fixture::{leak, patched};
+use crate::host::Host;
 
 /// The address of a made-up function, in this program.
 fn func(index: usize) -> usize {
@@ -28,7 +31,7 @@ fn graph<P: Platform>(cpus: usize, records: usize) -> &'static Graph<P> {
 
 /// All that a graph's buffers tell now.
 fn events<P: Platform>(graph: &Graph<P>, scale: Scale) -> Vec<Event> {
-    let mut cursors = [const { Cursor::new() }; 2];
+    let mut cursors: Vec<_> = graph.buffers().iter().map(|_| Cursor::new()).collect();
     let mut open = vec![Open::new(); 256];
     let trace = Trace::whole(graph.buffers(), scale, &mut cursors, &mut open);
     trace.expect("memory").collect()
@@ -341,4 +344,42 @@ fn ticks_are_shown_as_nanoseconds() {
     let lines = text(graph, scale);
     assert!(lines.contains(" 0.001 us "), "{lines}");
     assert!(lines.contains(" 10000.00 us "), "{lines}");
+}
+
+#[inline(never)]
+fn three_times(n: usize) -> usize {
+    std::hint::black_box(n) * 3
+}
+
+/// What calls return is told by a graph that is asked for it, whole or late,
+/// and by no other.
+#[test]
+fn values_are_those_of_another_call() {
+    type Late = MinDuration<Host, LateGraph<Host>>;
+    let task = patched(256);
+    let values = Recorded::RETURN_VALUE;
+    // Of the machine's CPUs any may run this.
+    let new = || Graph::<Host>::new(graph::<Host>(1024, 16).buffers());
+    let whole: &'static Graph<Host> = leak(new().recorded(values));
+    let late: &'static Late = leak(MinDuration::new(new().recorded(values).late(), 0));
+    let without: &'static Late = leak(MinDuration::new(new().late(), 0));
+    let followed = [three_times as fn(usize) -> usize as usize];
+    let _whole = task.follow(whole, &followed);
+    let _late = task.follow(late, &followed);
+    let _without = task.follow(without, &followed);
+    for n in [1, usize::MAX / 3, 7] {
+        three_times(n);
+    }
+    let told = |graph: &Graph<Host>| -> Vec<Option<usize>> {
+        let ends = events(graph, Scale::NANOSECONDS).into_iter();
+        ends.filter_map(|event| match event {
+            Event::End(_, end) | Event::Leaf(_, end) => Some(end.value),
+            _ => None,
+        })
+        .collect()
+    };
+    let expected = [3, usize::MAX / 3 * 3, 21].map(Some);
+    assert_eq!(told(whole), expected);
+    assert_eq!(told(late.callback().graph()), expected);
+    assert_eq!(told(without.callback().graph()), [None; 3]);
 }
