@@ -190,9 +190,8 @@ impl Summary {
     /// Both together, as one line for several functions.
     #[must_use]
     pub(super) fn merged(&self, other: &Self) -> Self {
-        if self.hits == 0 || other.hits == 0 {
-            let some = if self.hits == 0 { other } else { self };
-            return Self { func: 0, ..*some };
+        if self.hits == 0 {
+            return Self { func: 0, ..*other };
         }
         Self {
             func: 0,
