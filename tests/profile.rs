@@ -2,6 +2,8 @@
 #[macro_use]
 #[path = "common/fake.rs"]
 mod fake;
+#[path = "profile/again.rs"]
+mod again;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[path = "common/host.rs"]
 #[allow(dead_code, unused_imports, reason = "shared with the other tests")]

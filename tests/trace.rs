@@ -74,7 +74,7 @@ fn all(trace: &mut Trace<'_>) -> String {
 /// What is told of all that a graph has recorded.
 fn told<P>(graph: &Graph<P>) -> String {
     let mut cursors = [const { Cursor::new() }; 2];
-    let mut open = [const { Open::new() }; 64];
+    let mut open = [const { Open::new() }; 512];
     let scale = Scale::NANOSECONDS;
     all(&mut Trace::whole(graph.buffers(), scale, &mut cursors, &mut open).unwrap())
 }
@@ -378,4 +378,99 @@ fn a_live_reader_tells_of_losses_before_what_is_under_way() {
     std::mem::forget(scope(func('c')));
     trace.finish();
     assert_eq!(all(&mut trace), "c0@1000( )c0@1000+0/0~");
+}
+
+kernel!(beside);
+
+#[test]
+fn what_a_reader_has_told_to_be_under_way_ends_as_a_call() {
+    use beside::scope;
+    let graph = leak(graph::<beside::Kernel>(1, 64, Full::Overwrite));
+    beside::attach();
+    beside::FGRAPH.register(graph).unwrap();
+    let (mut cursors, mut open) = ([Cursor::new()], [const { Open::new() }; 8]);
+    let scale = Scale::NANOSECONDS;
+    let trace = Trace::live(graph.buffers(), scale, &mut cursors, &mut open);
+    let mut live = trace.unwrap();
+    let a = scope(func('a'));
+    let b = scope(func('b'));
+    // It has called another, and is no leaf call.
+    assert_eq!(live.next().map(short).as_deref(), Some("a0@1000("));
+    assert_eq!(live.next(), None);
+    {
+        let (mut cursors, mut open) = ([Cursor::new()], [const { Open::new() }; 8]);
+        let trace = Trace::whole(graph.buffers(), scale, &mut cursors, &mut open);
+        let mut whole = trace.unwrap();
+        // What was read and released it does not see.
+        assert_eq!(whole.next().map(short).as_deref(), Some("b1@1000("));
+        // Nor is this one, now that somebody was told.
+        drop(b);
+        drop(a);
+        assert_eq!(all(&mut whole), ")b1@1000+0/0 }a0@1000+0/0");
+    }
+    assert_eq!(all(&mut live), "b1@1000( )b1@1000+0/0 )a0@1000+0/0");
+}
+
+kernel!(tasks);
+
+#[test]
+fn numbers_of_tasks_are_whole_and_told_when_they_must_be() {
+    let graph = leak(graph::<tasks::Kernel>(1, 16, Full::Stop));
+    tasks::attach();
+    tasks::FGRAPH.register(graph).unwrap();
+    // Alike in what a record has room for.
+    let (long, low) = (70_000, 70_000 - (1 << 16));
+    let numbers = [7, long, long, low, low, 0xffff, long, 7];
+    for number in numbers {
+        tasks::set_task(number);
+        drop(tasks::scope(func('a')));
+    }
+    let (mut cursors, mut open) = ([Cursor::new()], [const { Open::new() }; 8]);
+    let scale = Scale::NANOSECONDS;
+    let trace = Trace::whole(graph.buffers(), scale, &mut cursors, &mut open);
+    let told = trace.unwrap().map(|event| match event {
+        Event::Leaf(call, _) => call.task,
+        event => panic!("{event:?}"),
+    });
+    assert_eq!(told.collect::<Vec<_>>(), numbers);
+    assert_eq!(graph.buffers()[0].written(), numbers.len() + 3);
+}
+
+kernel!(large);
+
+#[test]
+fn calls_that_are_long_or_deep_are_told_whole() {
+    use large::{pass, scope};
+    let record = |calls: &dyn Fn()| {
+        let graph = leak(graph::<large::Kernel>(1, 1 << 10, Full::Stop));
+        let id = large::FGRAPH.register(graph).unwrap();
+        large::set_clock(1_000);
+        calls();
+        large::FGRAPH.unregister(id).unwrap();
+        told(graph)
+    };
+    large::attach();
+    // Longer than a leaf's record can tell, and by far.
+    for bits in [23, 24, 47, 50, 62] {
+        let ticks = 1 << bits;
+        let told = record(&|| {
+            let _a = scope(func('a'));
+            pass(ticks);
+        });
+        let (time, most) = (1_000 + ticks, ticks.min((1 << 48) - 1));
+        let expected = match bits {
+            23 => format!("a0@1000+{ticks}"),
+            _ => format!("a0@1000( )a0@{time}+{most}/{most}"),
+        };
+        assert_eq!(told, expected);
+    }
+    let told = record(&|| {
+        let mut calls: Vec<_> = (0..300).map(|_| scope(func('a'))).collect();
+        while calls.pop().is_some() {}
+    });
+    assert!(
+        told.contains(" a299@1000( )a299@1000+0/0 )a298@1000+0/0"),
+        "{told}"
+    );
+    assert_eq!(told.matches('(').count(), 300, "{told}");
 }
