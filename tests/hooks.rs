@@ -15,8 +15,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use fgraph::hook::patch::{Patch, PatchError};
 use fgraph::ret_stack::Counters;
-use fgraph::{Callback, Cause, Entry, Exit};
-use host::FGRAPH;
+use fgraph::{Callback, Cause, Entry, Exit, Platform};
+use host::{FGRAPH, Host};
 
 /// One test at a time changes what is traced.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -240,6 +240,56 @@ fn a_departed_callbacks_functions_reach_no_later_owner() {
     }
 }
 
+/// The slot of one that has left is free if no function names it, and not
+/// while one does.
+#[test]
+fn a_slot_is_given_out_when_no_function_names_it() {
+    let _alone = alone();
+    let patch = host::init_patch();
+    let register = || FGRAPH.register(Seen::new()).unwrap();
+    let id = register();
+    // None was enabled.
+    assert_eq!(patch.enable(id, |_| false), Ok(0));
+    FGRAPH.unregister(id).unwrap();
+    let id = register();
+    assert_eq!(id.slot(), 0);
+    // Of two that were, one is left.
+    let both = [address(one), address(two)];
+    assert_eq!(patch.enable(id, |func| both.contains(&func)), Ok(2));
+    assert_eq!(patch.disable(id, |func| func == both[0]), Ok(1));
+    FGRAPH.unregister(id).unwrap();
+    let other = register();
+    assert_eq!(other.slot(), 1);
+    assert_eq!(patch.disable(id, |_| true), Ok(1));
+    let last = register();
+    assert_eq!(last.slot(), 0);
+    for id in [other, last] {
+        FGRAPH.unregister(id).unwrap();
+    }
+}
+
+/// Patching holds every context inside of the tracer, and changes no frame.
+#[test]
+fn a_walk_is_not_stale_while_entries_are_patched() {
+    let _alone = alone();
+    let patch = host::init_patch();
+    let id = FGRAPH.register(Seen::new()).unwrap();
+    let scope = FGRAPH.scope(address(one), 0);
+    let (mut asked, mut stale) = (0, 0);
+    let on = Host::current(|stack| {
+        let walk = stack.frames();
+        patch.enable(id, |_| {
+            asked += 1;
+            stale += usize::from(walk.is_stale() || !stack.is_inside());
+            false
+        })
+    });
+    drop(scope);
+    assert_eq!((on, stale), (Some(Ok(0)), 0));
+    assert!(asked > 0);
+    FGRAPH.unregister(id).unwrap();
+}
+
 #[test]
 fn what_is_excluded_is_never_hooked() {
     #[inline(never)]
@@ -250,9 +300,14 @@ fn what_is_excluded_is_never_hooked() {
     let patch = host::init_patch();
     let (private_address, seen) = (address(private), Seen::new());
     let id = FGRAPH.register(seen).unwrap();
+    // SAFETY: a function of this program.
+    let entry = || unsafe { (private_address as *const [u8; 4]).read_volatile() };
+    let before = entry();
     assert_eq!(patch.enable(id, |func| func == private_address), Ok(1));
+    assert_ne!(entry(), before);
     // Also when it is on.
     assert_eq!(patch.exclude(|func| func == private_address), Ok(1));
+    assert_eq!(entry(), before);
     assert_eq!(patch.exclude(|func| func == private_address), Ok(0));
     assert_eq!(patch.enable(id, |func| func == private_address), Ok(0));
     assert!(patch.functions().all(|func| func != private_address));

@@ -152,3 +152,44 @@ impl<S: Symbols + ?Sized> fmt::Display for Name<'_, S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Named, Symbol, Symbols};
+
+    #[test]
+    fn a_task_is_new_once_unless_another_took_its_place() {
+        let mut named = Named::NONE;
+        for task in [0, 7, 63, 1 << 20] {
+            assert!(named.is_new(task));
+        }
+        for task in [7, 63, 1 << 20] {
+            assert!(!named.is_new(task), "{task}");
+        }
+        // The two share one.
+        assert!(named.is_new(0) && !named.is_new(0));
+        assert!(named.is_new(1 << 20));
+    }
+
+    struct Names;
+
+    impl Symbols for Names {
+        fn symbol(&self, start: usize) -> Option<Symbol<'_>> {
+            Some(Symbol { name: "f", start })
+        }
+
+        fn task(&self, _task: usize) -> Option<&str> {
+            Some("t")
+        }
+    }
+
+    #[test]
+    fn what_is_borrowed_knows_the_same() {
+        fn known<S: Symbols>(symbols: S) -> bool {
+            symbols.symbol(3).is_some_and(|symbol| symbol.start == 3)
+                && symbols.task(4) == Some("t")
+        }
+        assert!(known(Names) && known(&Names));
+        assert_eq!(().task(4), None);
+    }
+}

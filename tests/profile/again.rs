@@ -1,6 +1,6 @@
 //! A profile that is used again, and what its report leaves out.
 
-use fgraph::tracer::profile::{Order, Row, Summary};
+use fgraph::tracer::profile::{Histogram, Order, Row, Summary};
 use fgraph::tracer::{Profile, Scale};
 
 use crate::{A, B, C, figures};
@@ -123,4 +123,41 @@ fn the_average_of_recursive_calls_is_in_the_reports_unit() {
         figures,
         ["2", "1.000", "1.000", "1.000", "1.000", "1.000", "0x3000"]
     );
+}
+
+kernel!(wide);
+
+/// Columns grow with what is in them.
+#[test]
+fn large_numbers_and_a_clock_that_went_back_are_told() {
+    use wide::{scope, set_clock};
+    static ROWS: [Row; 32] = [const { Row::new() }; 32];
+    static PROFILE: Profile<wide::Kernel> = Profile::new(&ROWS);
+    wide::attach();
+    wide::FGRAPH.register(&PROFILE).unwrap();
+    for _ in 0..12_345 {
+        drop(scope(A));
+    }
+    let call = scope(B);
+    set_clock(1);
+    drop(call);
+    let mut scratch = [Summary::default(); 2];
+    let report = PROFILE.report(Order::Hits, &mut scratch).to_string();
+    assert_eq!(
+        report.lines().collect::<Vec<_>>(),
+        [
+            " hits  total us  self us  average us  min us  max us  function",
+            "12345     0.000    0.000       0.000   0.000   0.000  0x1000",
+            "    1     0.000    0.000       0.000   0.000   0.000  0x2000",
+            "the clock went backwards 1 times",
+        ]
+    );
+    let mut buckets = [0; 41];
+    (buckets[4], buckets[40]) = (1_234_567, 1);
+    let histogram = Histogram::new(buckets, Scale::NANOSECONDS).to_string();
+    let lines: Vec<&str> = histogram.lines().collect();
+    assert_eq!(lines[0], "    from us    calls");
+    assert_eq!(lines[1].trim_end_matches('#'), "      0.016  1234567  ");
+    assert_eq!(lines[37], "1099511.627        1  #");
+    assert_eq!(lines.len(), 38);
 }
