@@ -493,12 +493,13 @@ impl SlotCode {
     /// Of a frame without a slot.
     pub(crate) const NONE: Self = Self(0);
 
-    /// Of a slot that is not 0; if that lies outside of the window, something
-    /// that is no code.
+    /// Of a slot that is not 0; if that lies outside of the window or is not
+    /// aligned to four bytes, something that is no code.
     #[inline(always)]
     pub(crate) const fn of(slot: usize, slots: Slots) -> Self {
         // Both less one: the window of all ends at 0.
-        match slot.wrapping_sub(1) < slots.origin.wrapping_sub(1) {
+        let is_below = slot.wrapping_sub(1) < slots.origin.wrapping_sub(1);
+        match is_below && slot.is_multiple_of(size_of::<usize>()) {
             true => Self(slot),
             false => Self::NONE,
         }
