@@ -186,6 +186,33 @@ fn slot_reuse_beside_dispatch() {
     });
 }
 
+/// As before, but one CPU takes the first owner out of the slot and another puts
+/// the second in: what the one has done is known to the other, by the lock, and
+/// the one that dispatches must find that out from either.
+#[test]
+fn slot_reuse_by_another_cpu_beside_dispatch() {
+    model("slot reuse by another CPU beside dispatch", 2, || {
+        let fgraph = Arc::new(Tracer::new());
+        let (one, two) = (One::new(), Two::new());
+        let id = fgraph.register(one).unwrap();
+        let other = Arc::clone(&fgraph);
+        let cpu = loom::thread::spawn(move || {
+            let stack = attached();
+            on(stack.control(), || call(&other, 1));
+            assert_eq!(stack.control().depth(), 0);
+            assert_eq!(stack.control().counters().strays, 0);
+        });
+        let other = Arc::clone(&fgraph);
+        let third = loom::thread::spawn(move || other.unregister(id).unwrap());
+        third.join().unwrap();
+        let second = fgraph.register(two).unwrap();
+        assert_eq!(second.slot(), id.slot());
+        cpu.join().unwrap();
+        assert!(one.counts().1 <= one.counts().0);
+        assert_eq!(two.counts().0, two.counts().1);
+    });
+}
+
 /// The same object comes back to its slot: it is another owner.
 #[test]
 fn same_object_again_beside_dispatch() {

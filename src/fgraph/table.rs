@@ -200,7 +200,7 @@ impl Table {
         };
         let object = object.load(Ordering::Relaxed);
         // Orders the reads of function and object before that of `since`;
-        // pairs with the release fence in `vacate`.
+        // pairs with the release fences in `vacate` and `take`.
         fence(Ordering::Acquire);
         // At or below an epoch that was current before the function was read:
         // the slot has not changed since, so the object is the one that was
@@ -240,6 +240,10 @@ impl Table {
             return Err(TakeError::Exhausted);
         }
         let epoch = epoch + 1;
+        // Another CPU may have ended the last owner's `since`, known here by the
+        // lock: orders that before the stores below for whoever reads one of
+        // them; pairs with the acquire fence in `owner`.
+        fence(Ordering::Release);
         // Relaxed, all of them: `since` and `epoch` publish them.
         self.missed[slot].store(0, Ordering::Relaxed);
         self.entry[slot].store(
