@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use fgraph::fgraph::{Call, RegisterError};
-use fgraph::ret_stack::{AttachError, InlineStack};
+use fgraph::ret_stack::{AttachError, InlineStack, NEAR_WORDS, WIDE_WORDS, words_for};
 use fgraph::tracer::{Buffer, Cursor, Event, Full, Graph, Open, Record, Scale, Trace};
 use fgraph::{Callback, Entry, Exit, Fgraph, Platform, RetStack};
 
@@ -131,6 +131,7 @@ macro_rules! callback {
 callback!(One 0x1111 1);
 callback!(Two 0x2222 2);
 callback!(Plain 0x3333 0);
+callback!(Most 0x4444 15);
 
 fn call(fgraph: &Tracer, func: usize) {
     drop(fgraph.scope(func, 7));
@@ -211,6 +212,43 @@ fn slot_reuse_by_another_cpu_beside_dispatch() {
         assert!(one.counts().1 <= one.counts().0);
         assert_eq!(two.counts().0, two.counts().1);
     });
+}
+
+/// A slot goes from a callback that keeps less to one that keeps more, or back,
+/// while a call enters with room for the data of the one and not of the other:
+/// how much an owner keeps is read as what it is, or the owner is not called.
+#[test]
+fn tight_room_beside_a_change_of_owner() {
+    for first_keeps_more in [false, true] {
+        model("tight room beside a change of owner", 2, move || {
+            let fgraph = Arc::new(Tracer::new());
+            let (one, two) = (One::new(), Two::new());
+            let register = move |fgraph: &Tracer, more: bool| match more {
+                false => fgraph.register(one).unwrap(),
+                true => fgraph.register(two).unwrap(),
+            };
+            let first = register(&fgraph, first_keeps_more);
+            // More than there is room for, whoever else is there.
+            fgraph.register(Most::new()).unwrap();
+            let other = Arc::clone(&fgraph);
+            let cpu = loom::thread::spawn(move || {
+                const ROOM: usize = words_for(1, &[1]) + WIDE_WORDS - NEAR_WORDS;
+                let stack = Arc::pin(InlineStack::<ROOM>::new());
+                stack.as_ref().attach(0..0).unwrap();
+                on(stack.control(), || call(&other, 1));
+                assert_eq!(stack.control().depth(), 0);
+                assert_eq!(stack.control().counters().strays, 0);
+            });
+            let other = Arc::clone(&fgraph);
+            let third = loom::thread::spawn(move || other.unregister(first).unwrap());
+            third.join().unwrap();
+            let second = register(&fgraph, !first_keeps_more);
+            assert_eq!(second.slot(), first.slot());
+            cpu.join().unwrap();
+            assert!(one.counts().1 <= one.counts().0);
+            assert_eq!(two.counts(), (0, 0), "its data have no room");
+        });
+    }
 }
 
 /// The same object comes back to its slot: it is another owner.
