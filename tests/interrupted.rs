@@ -277,6 +277,14 @@ fn calls_that_interrupts_leave_behind() {
             interrupts += left::at_some_of_unwinding(bench);
         }
     }
+    let rooms = if THOROUGH { 2..=18 } else { 7..=7 };
+    for room in rooms {
+        for wide in [false, true] {
+            let bench = &Bench::new(&mut figures, &[1, 0, 3], true, room, &mut slots);
+            keeper::ask_for_walks(false);
+            interrupts += left::at_each_of_a_tight_call(bench, wide);
+        }
+    }
     let _ = writeln!(std::io::stderr(), "left behind: by {interrupts} interrupts");
 }
 

@@ -16,7 +16,7 @@ use fgraph::{Callback, Context, Entry, Exit};
 use crate::bench::{Bench, Operation, THOROUGH};
 use crate::host::{self, FGRAPH};
 use crate::step;
-use crate::watch::{Known, near, ret};
+use crate::watch::{Known, far as far_func, near, ret};
 
 /// Below the slots of all operations.
 const CLOSING: usize = 12;
@@ -115,7 +115,7 @@ fn at_some(bench: &Bench<'_>, operation: &Operation<'_>, every: impl Fn(usize) -
     });
     if let Some(left) = left {
         let ended = ended(bench, result, left);
-        let is_traced = left == 2 || !bench.case.keepers.accept;
+        let is_traced = left == 2 || !bench.case.keepers.accept || !bench.case.roomy;
         let fine = is_traced && ended == undisturbed;
         if !fine {
             let _ = writeln!(
@@ -235,15 +235,16 @@ pub fn at_each_of_all(bench: &Bench<'_>) -> usize {
         leave_behind(bench);
     };
     let mut interrupts = 0;
-    let mut each = |name, before, run: &dyn Fn(&Bench<'_>) -> usize| {
-        let operation = Operation {
-            name,
-            before,
-            run,
-            ..Operation::default()
+    let mut each =
+        |name: &'static str, before: &dyn Fn(&Bench<'_>), run: &dyn Fn(&Bench<'_>) -> usize| {
+            let operation = Operation {
+                name,
+                before,
+                run,
+                ..Operation::default()
+            };
+            interrupts += at_each(bench, &operation);
         };
-        interrupts += at_each(bench, &operation);
-    };
     each("a call on an empty stack", &|_| (), &|_| call(far));
     each("a call", base, &|bench| call(&bench.near(4)));
     each("a far call", base, &|_| call(far));
@@ -251,7 +252,36 @@ pub fn at_each_of_all(bench: &Bench<'_>) -> usize {
         drop(scope(6));
         0
     });
+    // The newest frame is a scope's, or wide: calls take the place of a claim that
+    // was made for a near one.
+    for (wide, names) in [
+        (false, ["a call under a scope", "a far call under a scope"]),
+        (true, ["a call under a far scope", "a far call under one"]),
+    ] {
+        let func = if wide { far_func(6) } else { near(6) };
+        let below: &dyn Fn(&Bench<'_>) = &|bench| {
+            base(bench);
+            held.set(Some(FGRAPH.scope(func, ret(6))));
+        };
+        for (known, name) in [&bench.near(4), far].into_iter().zip(names) {
+            each(name, below, &|_| {
+                let result = call(known);
+                drop(held.take());
+                result
+            });
+        }
+    }
+    let over_far: &dyn Fn(&Bench<'_>) = &|bench| {
+        if bench.case.keepers.accept {
+            bench.enter(&[a, b]);
+        }
+    };
+    each("a call over a far one", over_far, &|bench| {
+        call(&bench.near(4))
+    });
+    each("a far call over a far one", over_far, &|_| call(far));
     if bench.case.keepers.accept {
+        each("a return of a far call", over_far, &|_| leave(b));
         each("a return", base, &|_| leave(d));
         each("a return over one frame", base, &|_| leave(b));
         each("a return over three frames", base, &|_| leave(a));
@@ -278,4 +308,21 @@ pub fn at_each_of_all(bench: &Bench<'_>) -> usize {
         });
     }
     interrupts
+}
+
+/// A call on a stack that has room for its frame, or not, and for less data than
+/// all callbacks keep; returns how many interrupts came. An interrupt's own calls
+/// may find none.
+pub fn at_each_of_a_tight_call(bench: &Bench<'_>, wide: bool) -> usize {
+    let call = if wide { bench.far(4) } else { bench.near(4) };
+    let operation = Operation {
+        name: "a call in tight room",
+        run: &|bench| {
+            let entered = bench.case.enter(&call, false);
+            let returns = entered && bench.case.leave(call.slot.get()) == Some(call.ret);
+            usize::from(entered) + usize::from(returns)
+        },
+        ..Operation::default()
+    };
+    at_each(bench, &operation)
 }
