@@ -171,9 +171,12 @@ fn frames_that_take_anothers_place() {
     let mut slots = [0; SLOTS];
     // Each instruction needs a run of its own.
     let step = if THOROUGH { 1 } else { 97 };
-    for callbacks in [&[0][..], &[1]] {
+    for (callbacks, wide) in [(&[0][..], false), (&[1], false), (&[0], true), (&[1], true)] {
         let bench = &Bench::new(&mut figures, callbacks, true, ROOMY, &mut slots);
-        let (call, other) = (bench.near(0), bench.near(1));
+        let (call, other) = match wide {
+            false => (bench.near(0), bench.near(1)),
+            true => (bench.far(0), bench.far(1)),
+        };
         let (mut at, mut ended_first) = (0, 0);
         loop {
             bench.reset();
