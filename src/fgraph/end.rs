@@ -42,6 +42,13 @@ impl Table {
     #[inline(never)]
     pub(super) fn clear_up(&self, stack: &RetStack, below: State, context: Context, to: State) {
         let view = stack.view_in_use();
+        let unwound = ClearingUnwound {
+            table: self,
+            stack,
+            below,
+            context,
+            to,
+        };
         loop {
             self.end_left_behind(view, below, context);
             let now = stack.state();
@@ -49,6 +56,7 @@ impl Table {
                 .frame_below(now.top())
                 .is_none_or(|found| found.index < below.top());
             if is_clear && stack.replace_state(now, to) {
+                core::mem::forget(unwound);
                 return;
             }
         }
@@ -173,6 +181,34 @@ impl Table {
     pub(super) fn is_genuine(&self, found: &Found) -> bool {
         let epoch = found.record.epoch;
         epoch <= self.epoch() && (epoch != 0 || found.set == 0)
+    }
+}
+
+/// A claim that is being given up. Dropped only if a callback unwinds from the end
+/// of what interrupts have left above it: the rest of that ends, the claim goes,
+/// and a call that was entering goes on untraced.
+struct ClearingUnwound<'t, 'a> {
+    table: &'t Table,
+    stack: &'a RetStack,
+    below: State,
+    context: Context,
+    to: State,
+}
+
+impl Drop for ClearingUnwound<'_, '_> {
+    fn drop(&mut self) {
+        let &mut Self {
+            table,
+            stack,
+            below,
+            context,
+            to,
+        } = self;
+        table.clear_up(stack, below, context, to);
+        if to != below {
+            // The frame of the call that was entering, as it were left behind.
+            table.clear_up(stack, below, context, below);
+        }
     }
 }
 

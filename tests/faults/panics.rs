@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fgraph::fgraph::Call;
-use fgraph::{Callback, Cause, Entry, Exit, Fgraph};
+use fgraph::{Callback, Cause, Context, Entry, Exit, Fgraph};
 
 use crate::common::own::{self, Own};
 
@@ -153,4 +153,83 @@ fn try_one(fgraph: &Fgraph<Own>, bomb: usize, at: At, words: usize) {
     }
     assert!(open.is_empty(), "no exit for {open:?}: {events:?}");
     own::set_current(None);
+}
+
+/// An interrupt inside of an entry has left calls behind, and a callback panics
+/// when the newest of them ends: the others end too, and so does the call that was
+/// entering, which leaves nothing claimed.
+#[test]
+fn a_callback_that_panics_for_what_an_interrupt_left() {
+    thread_local! {
+        static LEFT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+        static EXITS: Cell<usize> = const { Cell::new(0) };
+        static TRACER: Cell<Option<&'static Fgraph<Own>>> = const { Cell::new(None) };
+    }
+
+    fn call(func: usize, slot: usize) -> Call<'static> {
+        Call {
+            func,
+            ret: func + 1,
+            slot,
+            tail: false,
+            registers: None,
+        }
+    }
+
+    /// Its entries leave calls of an interrupt behind; the first that ends panics.
+    struct Leaver;
+
+    impl Callback for Leaver {
+        type Frame = [usize; 1];
+
+        fn entry(&self, entered: Entry<'_, Self::Frame>) -> Option<Self::Frame> {
+            let fgraph = TRACER.get().expect("a tracer that calls back");
+            own::in_context(Context::Interrupt, || {
+                for slot in LEFT.take() {
+                    // SAFETY: the slots are words.
+                    assert!(unsafe { fgraph.enter(&call(500, slot), 1) });
+                }
+            });
+            Some([entered.func()])
+        }
+
+        fn exit(&self, left: Exit<'_, Self::Frame>, [func]: Self::Frame) {
+            assert_eq!(left.func(), func);
+            EXITS.set(EXITS.get() + 1);
+            if func == 500 && EXITS.get() == 1 {
+                std::panic::resume_unwind(Box::new("bomb"));
+            }
+        }
+    }
+
+    for outer in [false, true] {
+        for left in 1..=3 {
+            let fgraph = own::fgraph();
+            fgraph.register(&Leaver).unwrap();
+            TRACER.set(Some(fgraph));
+            EXITS.set(0);
+            let stack = own::with_stack(64);
+            let real = own::slots(8);
+            let slot = |at: usize| &raw const real[at] as usize;
+            if outer {
+                // SAFETY: the slots are words, here and below.
+                assert!(unsafe { fgraph.enter(&call(100, slot(6)), 1) });
+            }
+            LEFT.set((0..left).map(|n| slot(3 - n)).collect());
+            let entered = catch_unwind(AssertUnwindSafe(|| {
+                // SAFETY: as above.
+                unsafe { fgraph.enter(&call(200, slot(4)), 1) }
+            }));
+            assert!(entered.is_err());
+            assert_eq!(EXITS.get(), left + 1, "each has ended, and the call");
+            assert_eq!((stack.depth(), stack.is_inside()), (outer.into(), false));
+            if outer {
+                // SAFETY: as above.
+                assert_eq!(unsafe { fgraph.leave(slot(6), None) }, Some(101));
+            }
+            // SAFETY: nobody else knows the stack.
+            assert!(unsafe { stack.detach() }.is_ok(), "no word is in use");
+            own::set_current(None);
+        }
+    }
 }
