@@ -63,7 +63,7 @@ impl RetStack {
     }
 
     /// Writes a near frame into a claim on a stack that was filled up to `top`,
-    /// as one whose return `set` wants; false, and nothing is written, if the
+    /// as one whose return `set` wants; false, and it is not whole, if the
     /// record does not fit one, or the slot is not below that of the newest
     /// frame, so that it is in doubt. The record's epoch is one for near frames.
     ///
