@@ -10,7 +10,7 @@ impl RetStack {
     /// told by [`Fgraph::switch`](crate::Fgraph::switch). Of the platform's
     /// [clock](crate::Platform::clock). Called by the task, in any context, or
     /// where the task does not run meanwhile: another CPU's look at a task that
-    /// is being switched may be torn.
+    /// is being switched may be torn, and on a 32-bit target an NMI's.
     ///
     /// # Example
     ///
