@@ -283,3 +283,69 @@ fn stamp(read: &Read) -> Option<Stamp> {
         Read::Note { .. } => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Context;
+    use crate::tracer::record::{Content, key};
+    use crate::tracer::{Full, Record};
+
+    /// Writes what some calls began with, and the calls; then reads the
+    /// arguments of each call.
+    fn read<const CALLS: usize>(write: impl Fn(&Buffer)) -> [Arguments; CALLS] {
+        static RECORDS: [Record; 32] = [const { Record::new() }; 32];
+        let buffer = &Buffer::new(&RECORDS, Full::Overwrite);
+        write(buffer);
+        let mut cursor = Cursor::new();
+        cursor.start(buffer);
+        let calls = core::array::from_fn(|_| {
+            assert!(cursor.peek(buffer, true).is_some());
+            match cursor.take(buffer) {
+                Some(Item::Record(record)) => record.arguments,
+                other => panic!("{other:?}"),
+            }
+        });
+        assert_eq!(cursor.peek(buffer, true), None);
+        calls
+    }
+
+    #[test]
+    fn arguments_are_of_the_call_of_their_task_and_time() {
+        let [own, other, late, used, of_task, of_time] = read(|buffer| {
+            let argument = |n, value, task, time| {
+                let note = Note::Argument(n);
+                buffer.write(&Content::note(note, value, task, key(time)));
+            };
+            let call = |task, time| {
+                let stamp = Stamp {
+                    time,
+                    task,
+                    depth: 0,
+                };
+                buffer.write_entry(&stamp, crate::arch::middle(), Context::Task);
+            };
+            argument(0, 10, 1, 100);
+            argument(1, 11, 1, 100);
+            call(1, 100);
+            // An interrupt's call comes between a call and its arguments.
+            argument(0, 20, 2, 200);
+            call(3, 200);
+            call(2, 200);
+            call(2, 200);
+            // Those of a call that was lost are nobody's.
+            argument(0, 30, 5, 300);
+            argument(1, 41, 4, 300);
+            call(4, 300);
+            argument(0, 50, 6, 400);
+            argument(1, 51, 6, 500);
+            call(6, 500);
+        });
+        assert_eq!(*own, [10, 11]);
+        assert_eq!(*other, []);
+        assert_eq!(*late, [20]);
+        assert_eq!(*used, []);
+        assert_eq!(*of_task, [0, 41]);
+        assert_eq!(*of_time, [0, 51]);
+    }
+}
