@@ -162,6 +162,17 @@ fn registration_beside_dispatch() {
     });
 }
 
+/// A call enters and leaves on another CPU.
+fn call_elsewhere(fgraph: &Arc<Tracer>) -> loom::thread::JoinHandle<()> {
+    let fgraph = Arc::clone(fgraph);
+    loom::thread::spawn(move || {
+        let stack = attached();
+        on(stack.control(), || call(&fgraph, 1));
+        assert_eq!(stack.control().depth(), 0);
+        assert_eq!(stack.control().counters().strays, 0);
+    })
+}
+
 /// A slot goes from one callback to another of another type, and back, while
 /// a call on another CPU enters and leaves.
 #[test]
@@ -170,13 +181,7 @@ fn slot_reuse_beside_dispatch() {
         let fgraph = Arc::new(Tracer::new());
         let (one, two) = (One::new(), Two::new());
         let id = fgraph.register(one).unwrap();
-        let other = Arc::clone(&fgraph);
-        let cpu = loom::thread::spawn(move || {
-            let stack = attached();
-            on(stack.control(), || call(&other, 1));
-            assert_eq!(stack.control().depth(), 0);
-            assert_eq!(stack.control().counters().strays, 0);
-        });
+        let cpu = call_elsewhere(&fgraph);
         fgraph.unregister(id).unwrap();
         let second = fgraph.register(two).unwrap();
         assert_eq!(second.slot(), id.slot());
@@ -196,13 +201,7 @@ fn slot_reuse_by_another_cpu_beside_dispatch() {
         let fgraph = Arc::new(Tracer::new());
         let (one, two) = (One::new(), Two::new());
         let id = fgraph.register(one).unwrap();
-        let other = Arc::clone(&fgraph);
-        let cpu = loom::thread::spawn(move || {
-            let stack = attached();
-            on(stack.control(), || call(&other, 1));
-            assert_eq!(stack.control().depth(), 0);
-            assert_eq!(stack.control().counters().strays, 0);
-        });
+        let cpu = call_elsewhere(&fgraph);
         let other = Arc::clone(&fgraph);
         let third = loom::thread::spawn(move || other.unregister(id).unwrap());
         third.join().unwrap();
