@@ -42,12 +42,8 @@ fn run(case: &str, calls: u64) {
     };
     match what {
         "pair" | "recorded" => pair::pair(calls, ALL),
-        "recorded-under-scope" => {
+        "under-scope" | "recorded-under-scope" => {
             // Of a function in this program, as its calls are.
-            let _outer = FGRAPH.scope(run as fn(&str, u64) as usize, 0);
-            pair::pair(calls, ALL);
-        }
-        "under-scope" => {
             let _outer = FGRAPH.scope(run as fn(&str, u64) as usize, 0);
             pair::pair(calls, ALL);
         }
