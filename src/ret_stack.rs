@@ -362,11 +362,25 @@ impl RetStack {
         }
     }
 
+    /// As [`update_state`](Self::update_state), where it always says something.
+    #[inline(always)]
+    pub(crate) fn change_state(&self, to: impl Fn(State) -> State) -> State {
+        let (Ok(before) | Err(before)) = self.update_state(|state| Some(to(state)));
+        before
+    }
+
+    /// The context goes inside the tracer. Returns what the state was; `None`, and
+    /// nothing has changed, if it is inside.
+    #[inline(always)]
+    pub(crate) fn take_guard(&self, context: usize) -> Option<State> {
+        let guarded = |state: State| (!state.is_guarded(context)).then(|| state.guarded(context));
+        self.update_state(guarded).ok()
+    }
+
     /// Gives the guards back that there were `before`.
     #[inline(always)]
     pub(crate) fn set_guards_of(&self, before: State) {
-        // Never an error: `to` always says something.
-        let _ = self.update_state(|now| Some(now.with_guards_of(before)));
+        self.change_state(|now| now.with_guards_of(before));
     }
 
     /// The stack with its words, if it has any.

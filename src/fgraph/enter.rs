@@ -254,9 +254,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             return None;
         }
         let context = P::context();
-        let outside = |state: &State| !state.is_guarded(context as usize);
-        let guarded = |state: State| state.guarded(context as usize);
-        let Ok(state) = stack.update_state(|state| Some(state).filter(outside).map(guarded)) else {
+        let Some(state) = stack.take_guard(context as usize) else {
             stack.count_recursion();
             return None;
         };

@@ -63,10 +63,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             return;
         };
         let context = P::context();
-        let outside = |state: &State| !state.is_guarded(context as usize);
-        let guarded = |state: State| state.guarded(context as usize);
-        let Ok(before) = stack.update_state(|state| Some(state).filter(outside).map(guarded))
-        else {
+        let Some(before) = stack.take_guard(context as usize) else {
             // A callback holds a scope of the function that it was called
             // for: the next event of that function ends the frame.
             stack.count_stray();

@@ -151,7 +151,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
         let end = || {
             // An interrupt from here on finds every context inside the tracer.
             let ending = |state: State| state.at(state.top()).all_guarded();
-            let (Ok(seen) | Err(seen)) = stack.update_state(|state| Some(ending(state)));
+            let seen = stack.change_state(ending);
             if seen.has_claim() {
                 // It was killed inside an entry: what that had claimed is void.
                 stack.count_stray();
@@ -208,7 +208,7 @@ impl<'a> Guards<'a> {
     /// line: the return of a call that is traced would lift the guards.
     #[inline(always)]
     pub(super) fn hold(stack: &'a RetStack) -> Self {
-        let (Ok(before) | Err(before)) = stack.update_state(|state| Some(state.all_guarded()));
+        let before = stack.change_state(State::all_guarded);
         Self { stack, before }
     }
 }

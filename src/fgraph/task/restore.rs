@@ -145,8 +145,8 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
             };
             let all = {
                 // What the platform is asked may be traced: not now.
-                let guarded = |state: State| Some(state.guarded(P::context() as usize));
-                let (Ok(before) | Err(before)) = stack.update_state(guarded);
+                let context = P::context() as usize;
+                let before = stack.change_state(|state| state.guarded(context));
                 let _guards = Guards { stack, before };
                 // SAFETY: the caller's.
                 unsafe { self.put_all_back(stack, view, fp) }
@@ -161,8 +161,7 @@ impl<P: Platform, const N: usize> Fgraph<P, N> {
                 return 0;
             }
             let ended = stack.depth();
-            let guarded = |state: State| Some(state.guarded(Context::Task as usize));
-            let (Ok(before) | Err(before)) = stack.update_state(guarded);
+            let before = stack.change_state(|state| state.guarded(Context::Task as usize));
             self.table
                 .end_newest(view, before, Context::Task, Cause::Unwound, |_| true);
             stack.set_guards_of(before);
